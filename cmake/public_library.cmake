@@ -1,0 +1,27 @@
+# libqdelta: the C interface as a shared library, with its header, a CMake package and a pkg-config file.
+add_library(qdelta SHARED src/capi/capi.cpp src/capi/dlpack_view.cpp)
+add_library(qdelta::qdelta ALIAS qdelta)
+target_link_libraries(qdelta PRIVATE qdelta_engine qdelta_warnings)
+target_link_options(qdelta PRIVATE LINKER:--exclude-libs,ALL LINKER:-z,defs)
+target_include_directories(qdelta PUBLIC
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+set_target_properties(qdelta PROPERTIES
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
+  CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+
+# The C example doubles as a test of the installed interface.
+add_executable(qdelta_example examples/q_delta.c)
+target_link_libraries(qdelta_example PRIVATE qdelta qdelta_warnings m)
+
+include(CMakePackageConfigHelpers)
+install(TARGETS qdelta EXPORT qdelta_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS qdelta_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(FILES include/qdelta/qdelta.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qdelta)
+install(EXPORT qdelta_targets NAMESPACE qdelta:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/qdelta)
+configure_package_config_file(cmake/qdeltaConfig.cmake.in ${CMAKE_BINARY_DIR}/qdeltaConfig.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/qdelta)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/qdeltaConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/qdeltaConfig.cmake ${CMAKE_BINARY_DIR}/qdeltaConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/qdelta)
+configure_file(cmake/qdelta.pc.in ${CMAKE_BINARY_DIR}/qdelta.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/qdelta.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

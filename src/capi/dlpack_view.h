@@ -1,0 +1,16 @@
+// DLPack tensors as our views.
+#pragma once
+
+#include <dlpack/dlpack.h>
+
+#include <string_view>
+
+#include "core/tensor.h"
+
+namespace qdelta {
+
+// A null tensor gives an empty view. Throws for devices, types or strides that cannot be used; `name` is for the
+// message.
+[[nodiscard]] TensorView view_of(const DLTensor* tensor, std::string_view name);
+
+}  // namespace qdelta

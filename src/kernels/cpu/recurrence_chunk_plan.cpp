@@ -1,0 +1,93 @@
+#include "core/threads.h"
+#include "kernels/cpu/recurrence_chunk.h"
+
+namespace qdelta::cpu {
+
+ChunkPlan::ChunkPlan(const RecurrenceInputs& in, const Execution& run)
+    : at(in, run.chunk > 0 ? run.chunk : kDefaultChunk),
+      C(at.chunk),
+      Kp(round_up(std::max<std::int64_t>(at.K, 1), kVectorPad)),
+      ldk(Kp + kVectorPad),
+      ldc(C + kVectorPad),
+      groups(ceil_div(at.V, kGroup)),
+      threads(thread_count(run.threads)),
+      split(at.N * at.HV < 2 * threads && threads > 1 && groups > 1) {}
+
+ChunkUnit unit_of(const ChunkPlan& plan, std::int64_t index) {
+  const std::int64_t parts = plan.split ? plan.groups : 1;
+  const std::int64_t head_index = index / parts;
+  const std::int64_t part = index % parts;
+  return {head_index / plan.at.HV, head_index % plan.at.HV, plan.split ? part : 0, plan.split ? part + 1 : plan.groups};
+}
+
+PreparedChunk::PreparedChunk(const ChunkPlan& plan, BumpAllocator& memory)
+    : q(memory.take<float>(2 * plan.C * plan.ldk)),
+      k(memory.take<float>(plan.C * plan.ldk)),
+      kt(memory.take<float>(plan.Kp * plan.ldc)),
+      products(memory.take<float>(2 * plan.C * plan.ldc)),
+      gamma(memory.take<float>(plan.C * plan.ldc)),
+      attend(memory.take<float>(plan.C * plan.ldc)),
+      read(memory.take<float>(plan.C * plan.ldc)),
+      correct(memory.take<float>(plan.C * plan.ldc)),
+      decay(memory.take<float>(plan.C)),
+      erase(memory.take<float>(plan.C)),
+      mix(memory.take<float>(plan.C)),
+      write(memory.take<float>(plan.C)),
+      q_inverse_norm(memory.take<float>(plan.C)),
+      k_inverse_norm(memory.take<float>(plan.C)),
+      rule_in(memory.take<RuleInputs<float>>(plan.C)) {}
+
+ForwardScratch::ForwardScratch(const ChunkPlan& plan, BumpAllocator& memory)
+    : chunk(plan, memory),
+      state(memory.take<float>((plan.split ? 1 : plan.groups) * plan.Kp * kGroupStride)),
+      reads(memory.take<float>(2 * plan.C * kGroupStride)),
+      fresh(memory.take<float>(plan.C * kGroupStride)) {}
+
+ChunkSums::ChunkSums(const ChunkPlan& plan, BumpAllocator& memory)
+    : q_and_x(memory.take<float>(2 * plan.C * plan.ldk)),
+      k(memory.take<float>(plan.C * plan.ldk)),
+      attend(memory.take<float>(2 * plan.C * plan.ldc)),
+      write(memory.take<float>(plan.C)),
+      state(memory.take<float>(kVectorPad)),
+      size(3 * plan.C * plan.ldk + 2 * plan.C * plan.ldc + plan.C + kVectorPad) {}
+
+BackwardScratch::BackwardScratch(const ChunkPlan& plan, BumpAllocator& memory)
+    : chunk(plan, memory),
+      sums(plan, memory),
+      d_state(memory.take<float>((plan.split ? 1 : plan.groups) * plan.Kp * kGroupStride)),
+      state(memory.take<float>(plan.Kp * kGroupStride)),
+      state_t(memory.take<float>(kGroup * plan.ldk)),
+      d_state_t(memory.take<float>(kGroup * plan.ldk)),
+      values(memory.take<float>(plan.C * kGroupStride)),
+      fresh(memory.take<float>(plan.C * kGroupStride)),
+      fresh_t(memory.take<float>(kGroup * plan.ldc)),
+      d_out(memory.take<float>(2 * plan.C * kGroupStride)),
+      column_sums(memory.take<float>(plan.C)) {}
+
+BackwardMemory::BackwardMemory(const ChunkPlan& plan, const RecurrenceBackward& args, std::byte* base) {
+  const RecurrenceLayout& at = plan.at;
+  BumpAllocator memory(base);
+  const auto floats = [&](const Shape& shape) {
+    return TensorView(reinterpret_cast<std::byte*>(memory.take<float>(shape.elements())), DType::f32, shape);
+  };
+  if (!args.chunk_states) chunk_states = floats({at.total_chunks, at.HV, at.K, at.V});
+  if (plan.split) {
+    BumpAllocator counter(nullptr);
+    sums_size = ChunkSums(plan, counter).size;
+    sums = memory.take<float>(at.total_chunks * at.HV * plan.groups * sums_size);
+  }
+  if (at.HV != at.H) {
+    dq_heads = floats({at.B, at.T, at.HV, at.K});
+    dk_heads = floats({at.B, at.T, at.HV, at.K});
+  }
+  // The forward runs in the same space when the states have to be computed again.
+  BumpAllocator forward_counter(nullptr);
+  BumpAllocator backward_counter(nullptr);
+  (void)ForwardScratch(plan, forward_counter);
+  (void)BackwardScratch(plan, backward_counter);
+  scratch_bytes = std::max(forward_counter.used(), backward_counter.used());
+  scratch = memory.take<std::byte>(static_cast<std::int64_t>(scratch_bytes) * plan.threads);
+  total = memory.used();
+}
+
+}  // namespace qdelta::cpu

@@ -1,0 +1,150 @@
+// Rows between the caller's tensors (float32 or bfloat16, any stride) and packed float32 rows padded with zeros.
+#if defined(QDELTA_KERNELS_CPU_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QDELTA_KERNELS_CPU_ROWS_INL_H_
+#undef QDELTA_KERNELS_CPU_ROWS_INL_H_
+#else
+#define QDELTA_KERNELS_CPU_ROWS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "kernels/cpu/matrix-inl.h"
+#include "kernels/cpu/recurrence_layout.h"
+#include "rule/oracle.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qdelta::cpu::HWY_NAMESPACE {
+
+// out[0, count) = the row, out[count, padded) = 0.
+HWY_INLINE void LoadRow(const std::byte* row, DType dtype, std::int64_t step, std::int64_t count,
+                        float* HWY_RESTRICT out, std::int64_t padded) {
+  const Floats d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  if (dtype == DType::f32) {
+    const auto* in = reinterpret_cast<const float*>(row);
+    if (step == 1) {
+      for (; i + lanes <= count; i += lanes) hn::Store(hn::LoadU(d, in + i), d, out + i);
+    }
+    for (; i < count; ++i) out[i] = in[i * step];
+  } else {
+    const auto* in = reinterpret_cast<const BFloat16*>(row);
+    if (step == 1) {
+      const hn::RebindToUnsigned<Floats> d32;
+      const hn::Rebind<std::uint16_t, Floats> d16;
+      for (; i + lanes <= count; i += lanes) {
+        const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(in + i)));
+        hn::Store(hn::BitCast(d, hn::ShiftLeft<16>(bits)), d, out + i);
+      }
+    }
+    for (; i < count; ++i) out[i] = static_cast<float>(in[i * step]);
+  }
+  for (; i < padded; ++i) out[i] = 0.0F;
+}
+
+HWY_INLINE void StoreRow(std::byte* row, DType dtype, std::int64_t step, std::int64_t count,
+                         const float* HWY_RESTRICT in) {
+  const Floats d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  if (dtype == DType::f32) {
+    auto* out = reinterpret_cast<float*>(row);
+    if (step == 1) {
+      for (; i + lanes <= count; i += lanes) hn::StoreU(hn::Load(d, in + i), d, out + i);
+    }
+    for (; i < count; ++i) out[i * step] = in[i];
+  } else {
+    auto* out = reinterpret_cast<BFloat16*>(row);
+    if (step == 1) {
+      // Round to nearest, ties to even, as BFloat16 does; NaN keeps its upper half and is made quiet.
+      const hn::RebindToUnsigned<Floats> d32;
+      const hn::Rebind<std::uint16_t, Floats> d16;
+      const auto half = hn::Set(d32, 0x7fffU);
+      const auto one = hn::Set(d32, 1U);
+      const auto quiet = hn::Set(d32, 0x400000U);
+      for (; i + lanes <= count; i += lanes) {
+        const auto value = hn::Load(d, in + i);
+        const auto bits = hn::BitCast(d32, value);
+        const auto odd = hn::And(hn::ShiftRight<16>(bits), one);
+        const auto rounded = hn::Add(hn::Add(bits, half), odd);
+        const auto is_nan = hn::RebindMask(d32, hn::IsNaN(value));
+        const auto word = hn::ShiftRight<16>(hn::IfThenElse(is_nan, hn::Or(bits, quiet), rounded));
+        hn::StoreU(hn::TruncateTo(d16, word), d16, reinterpret_cast<std::uint16_t*>(out + i));
+      }
+    }
+    for (; i < count; ++i) out[i * step] = BFloat16(in[i]);
+  }
+}
+
+// Sum of a[i] b[i] over a padded row.
+HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, std::int64_t padded) {
+  const Floats d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  Vector sum = hn::Zero(d);
+  for (std::int64_t i = 0; i < padded; i += lanes) sum = hn::MulAdd(hn::Load(d, a + i), hn::Load(d, b + i), sum);
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// out = factor in
+HWY_INLINE void ScaleInto(float factor, const float* in, float* out, std::int64_t padded) {
+  const Floats d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const Vector f = hn::Set(d, factor);
+  for (std::int64_t i = 0; i < padded; i += lanes) hn::Store(hn::Mul(hn::Load(d, in + i), f), d, out + i);
+}
+
+// out = p a + q b
+HWY_INLINE void Combine(float p, const float* a, float q, const float* b, float* out, std::int64_t padded) {
+  const Floats d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const Vector vp = hn::Set(d, p);
+  const Vector vq = hn::Set(d, q);
+  for (std::int64_t i = 0; i < padded; i += lanes) {
+    hn::Store(hn::MulAdd(vq, hn::Load(d, b + i), hn::Mul(vp, hn::Load(d, a + i))), d, out + i);
+  }
+}
+
+// Divides by sqrt(sum of squares + epsilon); gives the factor.
+HWY_INLINE float Normalise(float* row, std::int64_t padded) {
+  const float inverse = 1.0F / std::sqrt(Dot(row, row, padded) + static_cast<float>(kNormEpsilon));
+  ScaleInto(inverse, row, row, padded);
+  return inverse;
+}
+
+// grad <- (grad - y (y.grad)) / norm, y being the normalised row.
+HWY_INLINE void NormaliseBackward(const float* y, float inverse_norm, float* grad, std::int64_t padded) {
+  const float along = Dot(y, grad, padded);
+  Combine(inverse_norm, grad, -inverse_norm * along, y, grad, padded);
+}
+
+// A block of columns [begin, begin + width) of a state into padded rows, and back. A missing state is zeros.
+HWY_INLINE void LoadState(const StateOf<const float>& state, std::int64_t rows, std::int64_t padded_rows,
+                          std::int64_t begin, std::int64_t width, std::int64_t padded, float* out, std::int64_t ld) {
+  for (std::int64_t i = 0; i < padded_rows; ++i) {
+    if (state.data == nullptr || i >= rows) {
+      std::fill_n(out + i * ld, padded, 0.0F);
+    } else {
+      const float* row = state.data + i * state.row_step + begin * state.step;
+      LoadRow(reinterpret_cast<const std::byte*>(row), DType::f32, state.step, width, out + i * ld, padded);
+    }
+  }
+}
+
+HWY_INLINE void StoreState(const StateOf<float>& state, std::int64_t rows, std::int64_t begin, std::int64_t width,
+                           const float* in, std::int64_t ld) {
+  if (state.data == nullptr) return;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    float* row = state.data + i * state.row_step + begin * state.step;
+    StoreRow(reinterpret_cast<std::byte*>(row), DType::f32, state.step, width, in + i * ld);
+  }
+}
+
+}  // namespace qdelta::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

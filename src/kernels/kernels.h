@@ -1,0 +1,105 @@
+// The contracts of the kernels: one arguments struct per op, forward and backward side by side. A kernel takes views
+// and writes views; it allocates nothing (scratch space is handed in), knows no model and reads no environment.
+//
+// Symbols: B batch, T tokens, H query/key heads, HV value heads (a multiple of H: value head h reads query/key head
+// h / (HV / H)), K key width, V value width, N sequences (B, or the number of packed ones).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "core/memory.h"
+#include "core/tensor.h"
+#include "rule/rule.h"
+
+namespace qdelta {
+
+// How a sequence is walked. All three give the same numbers, to rounding.
+enum class Form : int {
+  chunk,      // matrix products over chunks of tokens: the fast one
+  recurrent,  // token by token in float32
+  oracle,     // token by token in float64, scalar
+};
+
+inline constexpr int kDefaultChunk = 64;
+
+struct Execution {
+  Form form = Form::chunk;
+  int chunk = 0;    // 16, 32, 64 or 128; 0: the measured default
+  int threads = 0;  // 0: all
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// recurrence: a rule over whole sequences.
+
+struct RecurrenceInputs {
+  Rule rule = Rule::q_delta;
+  float scale = 1.0F;                        // of the output; commonly K^-1/2
+  bool qk_l2norm = false;                    // q and k are divided by sqrt(sum of squares + 1e-6) first
+  ConstTensorView q, k;                      // [B, T, H, K]     f32 or bf16, as are all but the states
+  ConstTensorView v;                         // [B, T, HV, V]
+  ConstTensorView g;                         // [B, T, HV]       log decay, always applied
+  ConstTensorView beta;                      // [B, T, HV]       may be missing where the rule does not read it
+  ConstTensorView lambda;                    // [B, T, HV]       likewise
+  ConstTensorView h0;                        // [N, HV, K, V]    f32; missing: zeros
+  std::span<const std::int64_t> cu_seqlens;  // N + 1 offsets into T of packed sequences (then B = 1); empty: N = B
+};
+
+struct RecurrenceForward {
+  RecurrenceInputs in;
+  TensorView o;   // [B, T, HV, V]
+  TensorView ht;  // [N, HV, K, V]   f32; optional
+  // f32 [chunks, HV, K, V]: the state on entry to every chunk, for the backward; optional. chunks = sum over sequences
+  // of ceil(length / chunk). The chunk form only.
+  TensorView chunk_states;
+  Execution run;
+};
+
+// Gradients of a loss whose gradient in o is d_o, and in ht d_ht. Outputs are overwritten.
+struct RecurrenceBackward {
+  RecurrenceInputs in;
+  ConstTensorView d_o;           // [B, T, HV, V]
+  ConstTensorView d_ht;          // [N, HV, K, V]  f32; missing: zeros
+  ConstTensorView chunk_states;  // as the forward left them; missing: computed again
+  TensorView dq, dk, dv;         // shaped like q, k, v; f32 or bf16
+  TensorView dg;                 // [B, T, HV]
+  TensorView dbeta, dlambda;     // optional
+  TensorView dh0;                // [N, HV, K, V]  f32; optional
+  Execution run;
+};
+
+// One token for each of R rows, in place on a pool of P states.
+struct RecurrenceStep {
+  Rule rule = Rule::q_delta;
+  float scale = 1.0F;
+  bool qk_l2norm = false;
+  ConstTensorView q, k;             // [R, H, K]
+  ConstTensorView v;                // [R, HV, V]
+  ConstTensorView g, beta, lambda;  // [R, HV]
+  TensorView states;                // [P, HV, K, V]  f32, rows of V contiguous
+  ConstTensorView index;            // [R] i32 or i64: the state of each row, all different; missing: row r has state r
+  TensorView o;                     // [R, HV, V]
+  int threads = 0;
+};
+
+// Check every argument and run on the CPU. The scratch space must have at least the bytes that *_workspace says.
+void recurrence_forward(const RecurrenceForward& args, std::span<std::byte> workspace);
+void recurrence_backward(const RecurrenceBackward& args, std::span<std::byte> workspace);
+void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace);
+
+[[nodiscard]] std::size_t recurrence_workspace(const RecurrenceForward& args);
+[[nodiscard]] std::size_t recurrence_workspace(const RecurrenceBackward& args);
+[[nodiscard]] std::size_t recurrence_workspace(const RecurrenceStep& args);
+
+// The number of chunks of all sequences together: the first extent of chunk_states.
+[[nodiscard]] std::int64_t recurrence_chunk_count(const RecurrenceInputs& in, const Execution& run);
+
+// Floating-point operations per token and head of the chunk form (multiply and add count as two).
+[[nodiscard]] constexpr double chunk_forward_flop(double K, double V, double C) { return 6 * K * V + 4 * C * (K + V); }
+[[nodiscard]] constexpr double chunk_backward_flop(double K, double V, double C) {
+  return 14 * K * V + 10 * C * V + 12 * C * K;
+}
+
+}  // namespace qdelta

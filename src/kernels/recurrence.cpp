@@ -1,0 +1,76 @@
+// The recurrence's entry points: check, then hand over to the form that was asked for.
+#include "kernels/cpu/recurrence_chunk.h"
+#include "kernels/cpu/recurrence_layout.h"
+#include "kernels/cpu/recurrence_step.h"
+#include "kernels/kernels.h"
+#include "kernels/recurrence_check.h"
+#include "kernels/recurrence_reference.h"
+
+namespace qdelta {
+namespace {
+
+// Up to this many tokens walking is faster than preparing a chunk. Depends on the shapes alone, so the result does too.
+constexpr std::int64_t kShortSequence = 8;
+
+bool walks(const RecurrenceForward& args) {
+  return args.run.form == Form::recurrent ||
+         (args.run.form == Form::chunk && args.in.q.extent(1) <= kShortSequence && !args.chunk_states);
+}
+
+void check_space(std::span<std::byte> workspace, std::size_t needed) {
+  require(workspace.size() >= needed, "the workspace has {} bytes, {} are needed", workspace.size(), needed);
+}
+
+}  // namespace
+
+std::int64_t recurrence_chunk_count(const RecurrenceInputs& in, const Execution& run) {
+  check(in);
+  check(run);
+  return cpu::RecurrenceLayout(in, run.chunk > 0 ? run.chunk : kDefaultChunk).total_chunks;
+}
+
+std::size_t recurrence_workspace(const RecurrenceForward& args) {
+  check(args);
+  if (args.run.form == Form::oracle) return 0;
+  return walks(args) ? cpu::recurrence_scan_workspace(args) : cpu::recurrence_chunk_workspace(args);
+}
+
+std::size_t recurrence_workspace(const RecurrenceBackward& args) {
+  check(args);
+  return args.run.form == Form::chunk ? cpu::recurrence_chunk_workspace(args) : 0;
+}
+
+std::size_t recurrence_workspace(const RecurrenceStep& args) {
+  check(args);
+  return cpu::recurrence_step_workspace(args);
+}
+
+void recurrence_forward(const RecurrenceForward& args, std::span<std::byte> workspace) {
+  check_space(workspace, recurrence_workspace(args));
+  if (args.run.form == Form::oracle) {
+    reference_forward<double>(args);
+  } else if (walks(args)) {
+    cpu::recurrence_scan(args, workspace);
+  } else {
+    cpu::recurrence_chunk_forward(args, workspace);
+  }
+}
+
+void recurrence_backward(const RecurrenceBackward& args, std::span<std::byte> workspace) {
+  check_space(workspace, recurrence_workspace(args));
+  switch (args.run.form) {
+    case Form::oracle:
+      return reference_backward<double>(args);
+    case Form::recurrent:
+      return reference_backward<float>(args);
+    case Form::chunk:
+      return cpu::recurrence_chunk_backward(args, workspace);
+  }
+}
+
+void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace) {
+  check_space(workspace, recurrence_workspace(args));
+  cpu::recurrence_step(args, workspace);
+}
+
+}  // namespace qdelta

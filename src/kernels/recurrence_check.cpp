@@ -1,0 +1,151 @@
+#include "kernels/recurrence_check.h"
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu/recurrence_layout.h"
+
+namespace qdelta {
+namespace {
+
+void check_view(std::string_view name, const ConstTensorView& view, const Shape& expected, std::string_view axes,
+                bool state) {
+  require(static_cast<bool>(view), "{} {} is missing", name, axes);
+  require(view.shape == expected, "{} has shape {}, expected {} = {}", name, view.shape.text(), axes, expected.text());
+  if (state) {
+    require(view.dtype == DType::f32, "{} is {}, but states are F32", name, name_of(view.dtype));
+  } else {
+    require(view.dtype == DType::f32 || view.dtype == DType::bf16, "{} is {}, expected F32 or BF16", name,
+            name_of(view.dtype));
+  }
+}
+
+void check_optional(std::string_view name, const ConstTensorView& view, const Shape& expected, std::string_view axes,
+                    bool state) {
+  if (view) check_view(name, view, expected, axes, state);
+}
+
+void check_rank(std::string_view name, const ConstTensorView& view, int rank, std::string_view axes) {
+  require(static_cast<bool>(view), "{} {} is missing", name, axes);
+  require(view.shape.rank == rank, "{} has shape {}, expected {}", name, view.shape.text(), axes);
+}
+
+void check_heads(std::int64_t H, std::int64_t HV) {
+  require(H > 0, "q has no heads");
+  require(HV > 0 && HV % H == 0, "v has {} heads, which is not a multiple of the {} heads of q and k", HV, H);
+}
+
+}  // namespace
+
+void check(const RecurrenceInputs& in) {
+  check_rank("q", in.q, 4, "[B, T, H, K]");
+  check_rank("v", in.v, 4, "[B, T, HV, V]");
+  const cpu::RecurrenceLayout at(in, kDefaultChunk);
+  check_heads(at.H, at.HV);
+  require(at.K > 0, "q has width 0");
+  require(std::isfinite(in.scale), "scale is {}", in.scale);
+  check_view("q", in.q, {at.B, at.T, at.H, at.K}, "[B, T, H, K]", false);
+  check_view("k", in.k, {at.B, at.T, at.H, at.K}, "[B, T, H, K]", false);
+  check_view("v", in.v, {at.B, at.T, at.HV, at.V}, "[B, T, HV, V]", false);
+  const Shape gates{at.B, at.T, at.HV};
+  check_view("g", in.g, gates, "[B, T, HV]", false);
+  const RuleTraits& traits = traits_of(in.rule);
+  require(in.beta || !traits.reads_beta, "rule {} needs beta [B, T, HV]", traits.name);
+  require(in.lambda || !traits.reads_lambda, "rule {} needs lambda [B, T, HV]", traits.name);
+  check_optional("beta", in.beta, gates, "[B, T, HV]", false);
+  check_optional("lambda", in.lambda, gates, "[B, T, HV]", false);
+  if (!in.cu_seqlens.empty()) {
+    require(at.B == 1, "with cu_seqlens the sequences are packed into one row, but q has batch {}", at.B);
+    require(in.cu_seqlens.front() == 0, "cu_seqlens starts with {}, expected 0", in.cu_seqlens.front());
+    for (std::size_t i = 1; i < in.cu_seqlens.size(); ++i) {
+      require(in.cu_seqlens[i] >= in.cu_seqlens[i - 1], "cu_seqlens decreases from {} to {} at entry {}",
+              in.cu_seqlens[i - 1], in.cu_seqlens[i], i);
+    }
+    require(in.cu_seqlens.back() == at.T, "cu_seqlens ends with {}, but there are {} tokens", in.cu_seqlens.back(),
+            at.T);
+  }
+  check_optional("h0", in.h0, {at.N, at.HV, at.K, at.V}, "[N, HV, K, V]", true);
+}
+
+void check(const Execution& run) {
+  require(run.chunk == 0 || run.chunk == 16 || run.chunk == 32 || run.chunk == 64 || run.chunk == 128,
+          "chunk is {}, expected 16, 32, 64 or 128 (0 for the default)", run.chunk);
+  require(run.threads >= 0 && run.threads <= 4096, "threads is {}, expected 1 to 4096 (0 for all)", run.threads);
+}
+
+void check(const RecurrenceForward& args) {
+  check(args.in);
+  check(args.run);
+  const cpu::RecurrenceLayout at(args.in, args.run.chunk > 0 ? args.run.chunk : kDefaultChunk);
+  check_view("o", args.o, {at.B, at.T, at.HV, at.V}, "[B, T, HV, V]", false);
+  check_optional("ht", args.ht, {at.N, at.HV, at.K, at.V}, "[N, HV, K, V]", true);
+  check_optional("chunk_states", args.chunk_states, {at.total_chunks, at.HV, at.K, at.V}, "[chunks, HV, K, V]", true);
+  require(!args.chunk_states || args.run.form == Form::chunk, "chunk_states are made by the chunk form only");
+}
+
+void check(const RecurrenceBackward& args) {
+  check(args.in);
+  check(args.run);
+  const cpu::RecurrenceLayout at(args.in, args.run.chunk > 0 ? args.run.chunk : kDefaultChunk);
+  const Shape gates{at.B, at.T, at.HV};
+  const Shape states{at.N, at.HV, at.K, at.V};
+  check_view("do", args.d_o, {at.B, at.T, at.HV, at.V}, "[B, T, HV, V]", false);
+  check_optional("dht", args.d_ht, states, "[N, HV, K, V]", true);
+  check_optional("chunk_states", args.chunk_states, {at.total_chunks, at.HV, at.K, at.V}, "[chunks, HV, K, V]", true);
+  check_view("dq", args.dq, {at.B, at.T, at.H, at.K}, "[B, T, H, K]", false);
+  check_view("dk", args.dk, {at.B, at.T, at.H, at.K}, "[B, T, H, K]", false);
+  check_view("dv", args.dv, {at.B, at.T, at.HV, at.V}, "[B, T, HV, V]", false);
+  check_view("dg", args.dg, gates, "[B, T, HV]", false);
+  check_optional("dbeta", args.dbeta, gates, "[B, T, HV]", false);
+  check_optional("dlambda", args.dlambda, gates, "[B, T, HV]", false);
+  check_optional("dh0", args.dh0, states, "[N, HV, K, V]", true);
+}
+
+void check(const RecurrenceStep& args) {
+  check_rank("q", args.q, 3, "[R, H, K]");
+  check_rank("v", args.v, 3, "[R, HV, V]");
+  check_rank("states", args.states, 4, "[P, HV, K, V]");
+  require(std::isfinite(args.scale), "scale is {}", args.scale);
+  const std::int64_t R = args.q.extent(0);
+  const std::int64_t H = args.q.extent(1);
+  const std::int64_t K = args.q.extent(2);
+  const std::int64_t HV = args.v.extent(1);
+  const std::int64_t V = args.v.extent(2);
+  const std::int64_t P = args.states.extent(0);
+  check_heads(H, HV);
+  require(K > 0, "q has width 0");
+  require(args.threads >= 0 && args.threads <= 4096, "threads is {}, expected 1 to 4096 (0 for all)", args.threads);
+  check_view("q", args.q, {R, H, K}, "[R, H, K]", false);
+  check_view("k", args.k, {R, H, K}, "[R, H, K]", false);
+  check_view("v", args.v, {R, HV, V}, "[R, HV, V]", false);
+  check_view("g", args.g, {R, HV}, "[R, HV]", false);
+  const RuleTraits& traits = traits_of(args.rule);
+  require(args.beta || !traits.reads_beta, "rule {} needs beta [R, HV]", traits.name);
+  require(args.lambda || !traits.reads_lambda, "rule {} needs lambda [R, HV]", traits.name);
+  check_optional("beta", args.beta, {R, HV}, "[R, HV]", false);
+  check_optional("lambda", args.lambda, {R, HV}, "[R, HV]", false);
+  check_view("states", args.states, {P, HV, K, V}, "[P, HV, K, V]", true);
+  require(args.states.step(3) == 1 || V <= 1, "the rows of states must be contiguous, but their stride is {}",
+          args.states.step(3));
+  check_view("o", args.o, {R, HV, V}, "[R, HV, V]", false);
+  if (!args.index) {
+    require(R <= P, "there are {} rows but only {} states, and no index", R, P);
+    return;
+  }
+  require(args.index.dtype == DType::i32 || args.index.dtype == DType::i64, "index is {}, expected I32 or I64",
+          name_of(args.index.dtype));
+  require(args.index.shape == Shape{R}, "index has shape {}, expected [R] = [{}]", args.index.shape.text(), R);
+  // Two rows on one state would race.
+  std::vector<bool> taken(static_cast<std::size_t>(P), false);
+  for (std::int64_t r = 0; r < R; ++r) {
+    const std::int64_t at = r * args.index.step(0);
+    const std::int64_t state = args.index.dtype == DType::i32
+                                   ? reinterpret_cast<const std::int32_t*>(args.index.data)[at]
+                                   : reinterpret_cast<const std::int64_t*>(args.index.data)[at];
+    require(state >= 0 && state < P, "index[{}] is {}, but there are {} states", r, state, P);
+    require(!taken[static_cast<std::size_t>(state)], "index names state {} twice", state);
+    taken[static_cast<std::size_t>(state)] = true;
+  }
+}
+
+}  // namespace qdelta

@@ -1,0 +1,14 @@
+// Checks of the recurrence's arguments: every message names the tensor, what it is and what it should be.
+#pragma once
+
+#include "kernels/kernels.h"
+
+namespace qdelta {
+
+void check(const RecurrenceInputs& in);
+void check(const Execution& run);
+void check(const RecurrenceForward& args);
+void check(const RecurrenceBackward& args);
+void check(const RecurrenceStep& args);
+
+}  // namespace qdelta

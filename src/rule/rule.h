@@ -1,0 +1,188 @@
+// The rules: what each published system asks of the one recurrence (state S[K][V], per head):
+//
+//   S <- exp(log_decay) S
+//   r <- write v - erase (k + mix q)^T S
+//   S <- S + k r^T
+//   o <- scale q^T S
+//
+// A rule maps a token's gates (g, beta, lambda) and k.k to (log_decay, erase, mix, write), and has its own backward.
+// To add one: write its struct, and put it at the end of RuleTable and of the enum. Nothing else changes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+namespace qdelta {
+
+enum class Rule : int { linear, retnet, mamba2, longhorn, delta, gated_delta, q_delta };
+
+// What a token gives to its rule. k_dot_k is of the k that the recurrence sees, after the optional norm.
+template <class T>
+struct RuleInputs {
+  T g{}, beta{}, lambda{}, k_dot_k{};
+};
+
+// What the recurrence takes from the rule. The read vector is k + mix q.
+template <class T>
+struct RuleOutputs {
+  T log_decay{}, erase{}, mix{}, write{};
+};
+
+struct RuleTraits {
+  std::string_view name;     // as in files and on the command line
+  std::string_view title;    // as in the paper
+  std::string_view formula;  // of the state, for people
+  bool erases;               // false: erase is zero for every input, so kernels may skip the correction
+  bool reads_beta;
+  bool reads_lambda;
+};
+
+namespace rules {
+
+struct Linear {
+  static constexpr RuleTraits traits{"linear", "Linear attention", "S = S + k v^T", false, false, false};
+  template <class T>
+  static RuleOutputs<T> forward(const RuleInputs<T>& in) {
+    return {in.g, T(0), T(0), T(1)};
+  }
+  template <class T>
+  static RuleInputs<T> backward(const RuleInputs<T>& /*in*/, const RuleOutputs<T>& d) {
+    return {d.log_decay, T(0), T(0), T(0)};
+  }
+};
+
+// The model calls it with a fixed g = log(1 - 2^(-5-h)) per head.
+struct RetNet {
+  static constexpr RuleTraits traits{"retnet", "RetNet", "S = gamma S + k v^T", false, false, false};
+  template <class T>
+  static RuleOutputs<T> forward(const RuleInputs<T>& in) {
+    return Linear::forward(in);
+  }
+  template <class T>
+  static RuleInputs<T> backward(const RuleInputs<T>& in, const RuleOutputs<T>& d) {
+    return Linear::backward(in, d);
+  }
+};
+
+// beta is the step size dt, and the model calls it with g = -A dt.
+struct Mamba2 {
+  static constexpr RuleTraits traits{"mamba2", "Mamba2", "S = exp(-A dt) S + dt k v^T", false, true, false};
+  template <class T>
+  static RuleOutputs<T> forward(const RuleInputs<T>& in) {
+    return {in.g, T(0), T(0), in.beta};
+  }
+  template <class T>
+  static RuleInputs<T> backward(const RuleInputs<T>& /*in*/, const RuleOutputs<T>& d) {
+    return {d.log_decay, d.write, T(0), T(0)};
+  }
+};
+
+// erase = write = e = beta / (1 + beta k.k), the implicit (closed-form) online update.
+struct Longhorn {
+  static constexpr RuleTraits traits{"longhorn", "Longhorn", "S = S (I - e k k^T) + e v k^T, e = beta / (1 + beta k.k)",
+                                     true,       true,       false};
+  template <class T>
+  static RuleOutputs<T> forward(const RuleInputs<T>& in) {
+    const T e = in.beta / (T(1) + in.beta * in.k_dot_k);
+    return {in.g, e, T(0), e};
+  }
+  template <class T>
+  static RuleInputs<T> backward(const RuleInputs<T>& in, const RuleOutputs<T>& d) {
+    const T denominator = T(1) + in.beta * in.k_dot_k;
+    const T de = d.erase + d.write;
+    const T inverse_square = T(1) / (denominator * denominator);
+    return {d.log_decay, de * inverse_square, T(0), -de * in.beta * in.beta * inverse_square};
+  }
+};
+
+struct Delta {
+  static constexpr RuleTraits traits{"delta", "DeltaNet", "S = S (I - beta k k^T) + beta v k^T", true, true, false};
+  template <class T>
+  static RuleOutputs<T> forward(const RuleInputs<T>& in) {
+    return {in.g, in.beta, T(0), in.beta};
+  }
+  template <class T>
+  static RuleInputs<T> backward(const RuleInputs<T>& /*in*/, const RuleOutputs<T>& d) {
+    return {d.log_decay, d.erase + d.write, T(0), T(0)};
+  }
+};
+
+// DeltaNet with a learned decay; the operator always applies g, so the arithmetic is the same.
+struct GatedDelta {
+  static constexpr RuleTraits traits{
+      "gated_delta", "Gated DeltaNet", "S = alpha S (I - beta k k^T) + beta v k^T", true, true, false};
+  template <class T>
+  static RuleOutputs<T> forward(const RuleInputs<T>& in) {
+    return Delta::forward(in);
+  }
+  template <class T>
+  static RuleInputs<T> backward(const RuleInputs<T>& in, const RuleOutputs<T>& d) {
+    return Delta::backward(in, d);
+  }
+};
+
+// The state is corrected by the error of a mixed key-query prediction.
+struct QDelta {
+  static constexpr RuleTraits traits{"q_delta", "Q-Delta", "S = alpha S (I - beta (k + lambda q) k^T) + beta v k^T",
+                                     true,      true,      true};
+  template <class T>
+  static RuleOutputs<T> forward(const RuleInputs<T>& in) {
+    return {in.g, in.beta, in.lambda, in.beta};
+  }
+  template <class T>
+  static RuleInputs<T> backward(const RuleInputs<T>& /*in*/, const RuleOutputs<T>& d) {
+    return {d.log_decay, d.erase + d.write, d.mix, T(0)};
+  }
+};
+
+}  // namespace rules
+
+// The table, in the order of the enum.
+using RuleTable = std::tuple<rules::Linear, rules::RetNet, rules::Mamba2, rules::Longhorn, rules::Delta,
+                             rules::GatedDelta, rules::QDelta>;
+inline constexpr std::size_t kRuleCount = std::tuple_size_v<RuleTable>;
+
+inline constexpr std::array<RuleTraits, kRuleCount> kRuleTraits = []<std::size_t... I>(std::index_sequence<I...>) {
+  return std::array<RuleTraits, kRuleCount>{std::tuple_element_t<I, RuleTable>::traits...};
+}
+(std::make_index_sequence<kRuleCount>{});
+
+[[nodiscard]] constexpr const RuleTraits& traits_of(Rule rule) { return kRuleTraits[static_cast<std::size_t>(rule)]; }
+
+[[nodiscard]] constexpr std::optional<Rule> rule_from_name(std::string_view name) {
+  for (std::size_t i = 0; i < kRuleCount; ++i) {
+    if (kRuleTraits[i].name == name) return static_cast<Rule>(i);
+  }
+  return std::nullopt;
+}
+
+// Both look the rule up at run time and call its function.
+template <class T>
+RuleOutputs<T> rule_forward(Rule rule, const RuleInputs<T>& in) {
+  RuleOutputs<T> out;
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    ((static_cast<std::size_t>(rule) == I ? void(out = std::tuple_element_t<I, RuleTable>::template forward<T>(in))
+                                          : void()),
+     ...);
+  }
+  (std::make_index_sequence<kRuleCount>{});
+  return out;
+}
+
+template <class T>
+RuleInputs<T> rule_backward(Rule rule, const RuleInputs<T>& in, const RuleOutputs<T>& d) {
+  RuleInputs<T> grad;
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    ((static_cast<std::size_t>(rule) == I ? void(grad = std::tuple_element_t<I, RuleTable>::template backward<T>(in, d))
+                                          : void()),
+     ...);
+  }
+  (std::make_index_sequence<kRuleCount>{});
+  return grad;
+}
+
+}  // namespace qdelta
