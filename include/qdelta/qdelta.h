@@ -67,6 +67,7 @@ typedef struct qdelta_options {
   int32_t qk_l2norm;    /* 0; 1: q and k are divided by sqrt(sum of squares + 1e-6) first */
   int32_t chunk;        /* 16, 32, 64 or 128; 0: the default */
   int32_t threads;      /* 0: all cores. The result does not depend on it, to the bit. */
+  int32_t f32_products; /* 0; 1: never round the operands of matrix products to bfloat16, even where q, k, v are */
 } qdelta_options;
 
 QDELTA_API void qdelta_options_init(qdelta_options* options);

@@ -69,7 +69,7 @@ void check_options(const qdelta_options* options) {
 }
 
 Execution execution_of(const qdelta_options& options) {
-  return {static_cast<Form>(options.form), options.chunk, options.threads};
+  return {static_cast<Form>(options.form), options.chunk, options.threads, options.f32_products == 0};
 }
 
 // `key_axis` is the axis of q that has extent K.

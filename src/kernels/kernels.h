@@ -29,6 +29,9 @@ struct Execution {
   Form form = Form::chunk;
   int chunk = 0;    // 16, 32, 64 or 128; 0: the measured default
   int threads = 0;  // 0: all
+  // Where q, k and v are bfloat16 and the processor has instructions for it, the large products of the chunk form round
+  // their operands to bfloat16 too (states and sums stay float32). False: float32 throughout.
+  bool bf16_products = true;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/matrix.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace qdelta::cpu::HWY_NAMESPACE {
 
@@ -31,9 +33,6 @@ inline constexpr int kTileRows = 8;
 #else
 inline constexpr int kTileRows = 4;
 #endif
-
-enum class Left { row_major, column_major };  // how A is stored: element (m, k) at a[m * lda + k] or a[k * lda + m]
-enum class Into { set, add, scale_add };
 
 template <Left left, Into into, int NR>
 HWY_INLINE void Tile(const float* HWY_RESTRICT a, std::int64_t lda, const float* HWY_RESTRICT b, std::int64_t ldb,

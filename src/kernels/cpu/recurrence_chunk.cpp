@@ -25,6 +25,7 @@
 #include "kernels/cpu/recurrence_chunk.h"
 
 #include "core/threads.h"
+#include "kernels/cpu/bf16_product.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/recurrence_chunk.cpp"
@@ -39,6 +40,18 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace qdelta::cpu::HWY_NAMESPACE {
+
+// A large product, in the precision the plan asks for.
+template <Left left, Into into>
+HWY_INLINE void Multiply(const ChunkPlan& plan, std::byte* packing, std::int64_t rows, std::int64_t cols,
+                         std::int64_t inner, const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
+                         float* c, std::int64_t ldc, float scale = 1.0F) {
+  if (plan.bf16_products) {
+    bf16_product<left, into>(rows, cols, inner, a, lda, b, ldb, c, ldc, scale, packing);
+  } else {
+    Product<left, into>(rows, cols, inner, a, lda, b, ldb, c, ldc, scale);
+  }
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Forward.
@@ -57,9 +70,11 @@ HWY_INLINE void Residual(const PreparedChunk& chunk, bool erases, const float* v
 }
 
 HWY_INLINE void LoadRows(const InRows& rows, std::int64_t first, const PreparedChunk& chunk, std::int64_t begin,
-                         std::int64_t width, std::int64_t padded_width, float* out) {
-  const std::int64_t offset = begin * rows.step * static_cast<std::int64_t>(size_of(rows.dtype));
+                         std::int64_t width, std::int64_t padded_width, std::int64_t length, float* out) {
+  const auto size = static_cast<std::int64_t>(size_of(rows.dtype));
+  const std::int64_t offset = begin * rows.step * size;
   for (std::int64_t r = 0; r < chunk.rows; ++r) {
+    PrefetchAhead(rows, first + r, length, offset, width * size);
     LoadRow(rows.row(first + r) + offset, rows.dtype, rows.step, width, out + r * kGroupStride, padded_width);
   }
   for (std::int64_t r = chunk.rows; r < chunk.padded; ++r) std::fill_n(out + r * kGroupStride, padded_width, 0.0F);
@@ -97,10 +112,11 @@ void ForwardUnit(const ChunkPlan& plan, const RecurrenceInputs& in, const Tensor
       const std::int64_t begin = wants_output ? 0 : rows;
       const std::int64_t end = erases ? 2 * rows : rows;
       if (begin < end) {
-        Product<Left::row_major, Into::set>(end - begin, width, plan.Kp, chunk.q + begin * plan.ldk, plan.ldk, state,
-                                            kGroupStride, s.reads + begin * kGroupStride, kGroupStride);
+        Multiply<Left::row_major, Into::set>(plan, s.packing, end - begin, width, plan.Kp, chunk.q + begin * plan.ldk,
+                                             plan.ldk, state, kGroupStride, s.reads + begin * kGroupStride,
+                                             kGroupStride);
       }
-      LoadRows(v_rows, first, chunk, group * kGroup, plan.width(group), width, s.fresh);
+      LoadRows(v_rows, first, chunk, group * kGroup, plan.width(group), width, at.length(unit.sequence), s.fresh);
       Residual(chunk, erases, s.fresh, s.reads + rows * kGroupStride, s.fresh, width);
       if (erases) SolveLower(rows, width, chunk.correct, plan.ldc, s.fresh, kGroupStride);
 
@@ -116,8 +132,8 @@ void ForwardUnit(const ChunkPlan& plan, const RecurrenceInputs& in, const Tensor
       }
       for (std::int64_t r = 0; r < rows; ++r)
         ScaleInto(last_gamma[r], s.fresh + r * kGroupStride, s.fresh + r * kGroupStride, width);
-      Product<Left::column_major, Into::scale_add>(plan.Kp, width, rows, chunk.k, plan.ldk, s.fresh, kGroupStride,
-                                                   state, kGroupStride, chunk.decay[rows - 1]);
+      Multiply<Left::column_major, Into::scale_add>(plan, s.packing, plan.Kp, width, rows, chunk.k, plan.ldk, s.fresh,
+                                                    kGroupStride, state, kGroupStride, chunk.decay[rows - 1]);
     }
   }
   for (std::int64_t group = unit.group_begin; group < unit.group_end; ++group) {
@@ -144,15 +160,15 @@ HWY_INLINE void BackwardGroup(const ChunkPlan& plan, const RecurrenceBackward& a
 
   // V' again, from the state on entry.
   if (erases) {
-    Product<Left::row_major, Into::set>(rows, width, plan.Kp, chunk.x(plan.ldk), plan.ldk, s.state, kGroupStride,
-                                        s.fresh, kGroupStride);
+    Multiply<Left::row_major, Into::set>(plan, s.packing, rows, width, plan.Kp, chunk.x(plan.ldk), plan.ldk, s.state,
+                                         kGroupStride, s.fresh, kGroupStride);
   }
   Residual(chunk, erases, s.values, s.fresh, s.fresh, width);
   if (erases) SolveLower(rows, width, chunk.correct, plan.ldc, s.fresh, kGroupStride);
 
   // dV' and dR.
-  Product<Left::row_major, Into::set>(rows, width, plan.Kp, chunk.k, plan.ldk, d_state, kGroupStride, d_residual,
-                                      kGroupStride);
+  Multiply<Left::row_major, Into::set>(plan, s.packing, rows, width, plan.Kp, chunk.k, plan.ldk, d_state, kGroupStride,
+                                       d_residual, kGroupStride);
   for (std::int64_t r = 0; r < rows; ++r)
     ScaleInto(last_gamma[r], d_residual + r * kGroupStride, d_residual + r * kGroupStride, width);
   LowerTransposedTimes(rows, width, chunk.attend, plan.ldc, d_out, kGroupStride, d_residual, kGroupStride);
@@ -172,10 +188,10 @@ HWY_INLINE void BackwardGroup(const ChunkPlan& plan, const RecurrenceBackward& a
   Transpose(plan.Kp, width, s.state, kGroupStride, s.state_t, plan.ldk);
   Transpose(plan.Kp, width, d_state, kGroupStride, s.d_state_t, plan.ldk);
   Transpose(rows, width, s.fresh, kGroupStride, s.fresh_t, plan.ldc);
-  Product<Left::row_major, Into::add>(both, plan.Kp, width, d_out, kGroupStride, s.state_t, plan.ldk, s.sums.q_and_x,
-                                      plan.ldk);
-  Product<Left::row_major, Into::add>(rows, plan.Kp, width, s.fresh, kGroupStride, s.d_state_t, plan.ldk, s.sums.k,
-                                      plan.ldk);
+  Multiply<Left::row_major, Into::add>(plan, s.packing, both, plan.Kp, width, d_out, kGroupStride, s.state_t, plan.ldk,
+                                       s.sums.q_and_x, plan.ldk);
+  Multiply<Left::row_major, Into::add>(plan, s.packing, rows, plan.Kp, width, s.fresh, kGroupStride, s.d_state_t,
+                                       plan.ldk, s.sums.k, plan.ldk);
   LowerOfProduct(rows, width, d_out, kGroupStride, s.fresh_t, plan.ldc, s.sums.attend, plan.ldc, true);
   if (erases) {
     LowerOfProduct(rows, width, d_residual, kGroupStride, s.fresh_t, plan.ldc, s.sums.attend + rows * plan.ldc,
@@ -192,8 +208,8 @@ HWY_INLINE void BackwardGroup(const ChunkPlan& plan, const RecurrenceBackward& a
     if (erases)
       ScaleInto(-chunk.erase[r] * chunk.decay[r], d_residual + r * kGroupStride, d_residual + r * kGroupStride, width);
   }
-  Product<Left::column_major, Into::scale_add>(plan.Kp, width, both, chunk.q, plan.ldk, d_out, kGroupStride, d_state,
-                                               kGroupStride, chunk.decay[rows - 1]);
+  Multiply<Left::column_major, Into::scale_add>(plan, s.packing, plan.Kp, width, both, chunk.q, plan.ldk, d_out,
+                                                kGroupStride, d_state, kGroupStride, chunk.decay[rows - 1]);
 }
 
 void BackwardUnit(const ChunkPlan& plan, const RecurrenceBackward& args, const BackwardMemory& work,
@@ -219,8 +235,8 @@ void BackwardUnit(const ChunkPlan& plan, const RecurrenceBackward& args, const B
       const std::int64_t width = plan.padded_width(group);
       LoadState(state_of(chunk_states, first_chunk + c, unit.head), at.K, plan.Kp, group * kGroup, plan.width(group),
                 width, s.state, kGroupStride);
-      LoadRows(v_rows, first, s.chunk, group * kGroup, plan.width(group), width, s.values);
-      LoadRows(do_rows, first, s.chunk, group * kGroup, plan.width(group), width, s.d_out);
+      LoadRows(v_rows, first, s.chunk, group * kGroup, plan.width(group), width, at.length(unit.sequence), s.values);
+      LoadRows(do_rows, first, s.chunk, group * kGroup, plan.width(group), width, at.length(unit.sequence), s.d_out);
       BackwardGroup(plan, args, s.chunk, dv_rows, first, group, s, s.d_state + (group - unit.group_begin) * state_size);
     }
     if (plan.split) {

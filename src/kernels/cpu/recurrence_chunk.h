@@ -31,9 +31,12 @@ struct ChunkPlan {
   std::int64_t ldc;      // the stride of rows of C
   std::int64_t groups;   // of value columns
   int threads;
-  bool split;  // units are single groups, because there are too few heads to occupy the threads
+  bool split;          // units are single groups, because there are too few heads to occupy the threads
+  bool bf16_products;  // the large products round their operands to bfloat16
 
   ChunkPlan(const RecurrenceInputs& in, const Execution& run);
+  // Bytes for the packed operands of the largest product.
+  [[nodiscard]] std::int64_t packing_bytes() const;
   [[nodiscard]] std::int64_t units() const { return at.N * at.HV * (split ? groups : 1); }
   [[nodiscard]] std::int64_t width(std::int64_t group) const { return std::min(kGroup, at.V - group * kGroup); }
   [[nodiscard]] std::int64_t padded_width(std::int64_t group) const { return round_up(width(group), kVectorPad); }
@@ -71,6 +74,7 @@ struct ForwardScratch {
   float* state;  // [groups][Kp][kGroupStride]
   float* reads;  // [2C][kGroupStride]: Q S, then X S
   float* fresh;  // [C][kGroupStride]: V'
+  std::byte* packing;
 
   ForwardScratch(const ChunkPlan& plan, BumpAllocator& memory);
 };
@@ -98,6 +102,7 @@ struct BackwardScratch {
   float* fresh_t;              // [kGroup][ldc]
   float* d_out;                // [2C][kGroupStride]: dO, then from row `padded` on dR
   float* column_sums;          // [C]
+  std::byte* packing;          // for operands of bfloat16 products
 
   BackwardScratch(const ChunkPlan& plan, BumpAllocator& memory);
 };

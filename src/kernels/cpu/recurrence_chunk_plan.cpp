@@ -1,4 +1,5 @@
 #include "core/threads.h"
+#include "kernels/cpu/bf16_product.h"
 #include "kernels/cpu/recurrence_chunk.h"
 
 namespace qdelta::cpu {
@@ -11,7 +12,15 @@ ChunkPlan::ChunkPlan(const RecurrenceInputs& in, const Execution& run)
       ldc(C + kVectorPad),
       groups(ceil_div(at.V, kGroup)),
       threads(thread_count(run.threads)),
-      split(at.N * at.HV < 2 * threads && threads > 1 && groups > 1) {}
+      split(at.N * at.HV < 2 * threads && threads > 1 && groups > 1),
+      bf16_products(run.bf16_products && in.q.dtype == DType::bf16 && in.k.dtype == DType::bf16 &&
+                    in.v.dtype == DType::bf16 && bf16_product_available()) {}
+
+std::int64_t ChunkPlan::packing_bytes() const {
+  if (!bf16_products) return 0;
+  return std::max({bf16_product_scratch(2 * C, kGroup, Kp), bf16_product_scratch(Kp, kGroup, 2 * C),
+                   bf16_product_scratch(2 * C, Kp, kGroup)});
+}
 
 ChunkUnit unit_of(const ChunkPlan& plan, std::int64_t index) {
   const std::int64_t parts = plan.split ? plan.groups : 1;
@@ -41,7 +50,8 @@ ForwardScratch::ForwardScratch(const ChunkPlan& plan, BumpAllocator& memory)
     : chunk(plan, memory),
       state(memory.take<float>((plan.split ? 1 : plan.groups) * plan.Kp * kGroupStride)),
       reads(memory.take<float>(2 * plan.C * kGroupStride)),
-      fresh(memory.take<float>(plan.C * kGroupStride)) {}
+      fresh(memory.take<float>(plan.C * kGroupStride)),
+      packing(memory.take<std::byte>(plan.packing_bytes())) {}
 
 ChunkSums::ChunkSums(const ChunkPlan& plan, BumpAllocator& memory)
     : q_and_x(memory.take<float>(2 * plan.C * plan.ldk)),
@@ -62,7 +72,8 @@ BackwardScratch::BackwardScratch(const ChunkPlan& plan, BumpAllocator& memory)
       fresh(memory.take<float>(plan.C * kGroupStride)),
       fresh_t(memory.take<float>(kGroup * plan.ldc)),
       d_out(memory.take<float>(2 * plan.C * kGroupStride)),
-      column_sums(memory.take<float>(plan.C)) {}
+      column_sums(memory.take<float>(plan.C)),
+      packing(memory.take<std::byte>(plan.packing_bytes())) {}
 
 BackwardMemory::BackwardMemory(const ChunkPlan& plan, const RecurrenceBackward& args, std::byte* base) {
   const RecurrenceLayout& at = plan.at;

@@ -26,11 +26,15 @@ HWY_INLINE void LoadTokens(const ChunkPlan& plan, const RecurrenceInputs& in, st
   const InRows g = at.rows(in.g, sequence, head);
   const InRows beta = at.rows(in.beta, sequence, head);
   const InRows lambda = at.rows(in.lambda, sequence, head);
-  chunk.rows = std::min(plan.C, at.length(sequence) - first);
+  const std::int64_t length = at.length(sequence);
+  const std::int64_t row_bytes = at.K * static_cast<std::int64_t>(size_of(q.dtype));
+  chunk.rows = std::min(plan.C, length - first);
   chunk.padded = round_up(chunk.rows, kVectorPad);
   for (std::int64_t r = 0; r < chunk.rows; ++r) {
     float* q_row = chunk.q + r * plan.ldk;
     float* k_row = chunk.k + r * plan.ldk;
+    PrefetchAhead(q, first + r, length, 0, row_bytes);
+    PrefetchAhead(k, first + r, length, 0, row_bytes);
     LoadRow(q.row(first + r), q.dtype, q.step, at.K, q_row, plan.Kp);
     LoadRow(k.row(first + r), k.dtype, k.step, at.K, k_row, plan.Kp);
     chunk.q_inverse_norm[r] = in.qk_l2norm ? Normalise(q_row, plan.Kp) : 1.0F;

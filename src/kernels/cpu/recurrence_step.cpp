@@ -207,7 +207,7 @@ RecurrenceInputs as_sequences(const RecurrenceStep& args) {
   return in;
 }
 
-Execution token_execution(int threads) { return {Form::recurrent, kScanTokens, threads}; }
+Execution token_execution(int threads) { return {Form::recurrent, kScanTokens, threads, false}; }
 
 std::int64_t state_index(const ConstTensorView& index, std::int64_t row) {
   if (!index) return row;

@@ -6,6 +6,7 @@
 #define QDELTA_KERNELS_CPU_ROWS_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -19,6 +20,19 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace qdelta::cpu::HWY_NAMESPACE {
+
+// Rows of one head are a whole token apart, too far for the processor to guess, so it is told: a row is asked for this
+// many rows before its turn.
+inline constexpr std::int64_t kRowsAhead = 8;
+
+// Asks for `bytes` of the row that comes kRowsAhead rows after row t, if the sequence is that long.
+template <class Byte>
+HWY_INLINE void PrefetchAhead(const RowsOf<Byte>& rows, std::int64_t t, std::int64_t length, std::int64_t offset,
+                              std::int64_t bytes) {
+  if (t + kRowsAhead >= length || rows.step != 1) return;
+  const std::byte* row = rows.row(t + kRowsAhead) + offset;
+  for (std::int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(row + at);
+}
 
 // out[0, count) = the row, out[count, padded) = 0.
 HWY_INLINE void LoadRow(const std::byte* row, DType dtype, std::int64_t step, std::int64_t count,

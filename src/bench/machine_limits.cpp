@@ -1,0 +1,73 @@
+#include "bench/machine_limits.h"
+
+#include <dnnl.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "core/random.h"
+#include "core/threads.h"
+
+namespace qdelta::bench {
+
+double median_seconds(const std::function<void()>& call, int min_calls, double min_seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds = [](Clock::time_point from) {
+    return std::chrono::duration<double>(Clock::now() - from).count();
+  };
+  call();  // caches, page tables, lazily created threads
+  std::vector<double> times;
+  const auto start = Clock::now();
+  while (static_cast<int>(times.size()) < min_calls || seconds(start) < min_seconds) {
+    const auto begin = Clock::now();
+    call();
+    times.push_back(seconds(begin));
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
+double matrix_rate(int threads) {
+  double best = 0;
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(thread_count(threads));
+  for (const std::int64_t size : {256, 512, 1024, 2048}) {
+    const auto count = static_cast<std::size_t>(size * size);
+    std::vector<float> a(count);
+    std::vector<float> b(count);
+    std::vector<float> c(count);
+    Random random(static_cast<std::uint64_t>(size));
+    for (float& value : a) value = random.normal();
+    for (float& value : b) value = random.normal();
+    const double seconds = median_seconds([&] {
+      const dnnl_status_t status =
+          dnnl_sgemm('N', 'N', size, size, size, 1.0F, a.data(), size, b.data(), size, 0.0F, c.data(), size);
+      if (status != dnnl_success)
+        fail(Status::internal, "oneDNN's matrix product failed with status {}", static_cast<int>(status));
+    });
+    best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds);
+  }
+  omp_set_num_threads(before);
+  return best;
+}
+
+double update_bandwidth(std::size_t bytes, int threads) {
+  const int team = thread_count(threads);
+  const auto count = static_cast<std::int64_t>(bytes / sizeof(float));
+  AlignedBuffer buffer(bytes);
+  auto* data = reinterpret_cast<float*>(buffer.data());
+  const std::int64_t part = round_up(ceil_div(count, team), 16);
+  const double seconds = median_seconds([&] {
+    parallel_for_static(team, team, [&](std::int64_t index, int /*worker*/) {
+      const std::int64_t end = std::min(count, (index + 1) * part);
+      for (std::int64_t i = index * part; i < end; ++i) data[i] = data[i] * 0.999F + 0.001F;
+    });
+  });
+  return 2.0 * static_cast<double>(bytes) / seconds;
+}
+
+}  // namespace qdelta::bench

@@ -1,0 +1,21 @@
+// What this machine can do at most, measured: the yardstick that benchmarks are read against. Machines are noisy and
+// clocks drift, so a limit is only good for comparison with something timed in the same run.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+namespace qdelta::bench {
+
+// Seconds per call: the median over repeated calls, at least `min_calls` and until `min_seconds` have gone by.
+[[nodiscard]] double median_seconds(const std::function<void()>& call, int min_calls = 5, double min_seconds = 0.3);
+
+// FLOP/s of oneDNN's float32 matrix product: the best over sizes from 256 to 2048, each a median.
+[[nodiscard]] double matrix_rate(int threads);
+
+// Bytes/s of updating `bytes` of memory in place (each byte is read once and written once, both count), every thread
+// keeping to its own part, as a recurrent step does with its states.
+[[nodiscard]] double update_bandwidth(std::size_t bytes, int threads);
+
+}  // namespace qdelta::bench

@@ -1,0 +1,37 @@
+// Random numbers that are the same on every machine: SplitMix64, and the usual transforms on top.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+namespace qdelta {
+
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+
+  std::uint64_t bits() {
+    state_ += 0x9e3779b97f4a7c15U;
+    std::uint64_t z = state_;
+    z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
+    z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
+    return z ^ (z >> 31U);
+  }
+  // In [0, 1), with 53 random bits.
+  double uniform() { return static_cast<double>(bits() >> 11U) * 0x1.0p-53; }
+  // Whole number in [low, high].
+  std::int64_t integer(std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(bits() % static_cast<std::uint64_t>(high - low + 1));
+  }
+  // Standard normal (Box-Muller).
+  float normal() {
+    const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));
+    return static_cast<float>(radius * std::cos(2.0 * std::numbers::pi * uniform()));
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+}  // namespace qdelta
