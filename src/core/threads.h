@@ -35,4 +35,16 @@ void parallel_for_static(std::int64_t count, int threads, const Body& body) {
   for (std::int64_t index = 0; index < count; ++index) body(index, omp_get_thread_num());
 }
 
+// While it lives, libraries called from this thread that would start OpenMP threads of their own do not.
+class SingleThreaded {
+ public:
+  SingleThreaded() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~SingleThreaded() { omp_set_num_threads(before_); }
+  SingleThreaded(const SingleThreaded&) = delete;
+  SingleThreaded& operator=(const SingleThreaded&) = delete;
+
+ private:
+  int before_;
+};
+
 }  // namespace qdelta

@@ -1,0 +1,91 @@
+// loss = log sum_v exp(z_v) - z_target;   dz = scale (softmax(z) - onehot(target)), in place of z
+#include <cmath>
+
+#include "kernels/cpu/row_sums.h"
+#include "kernels/cpu/view_check.h"
+#include "kernels/layers.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h:
+#include <hwy/highway.h>
+
+#include "kernels/cpu/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qdelta::cpu::HWY_NAMESPACE {
+
+HWY_INLINE float MaxOf(const float* z, std::int64_t width) {
+  const Floats d;
+  Vector most = hn::Set(d, z[0]);
+  const Vector first = most;
+  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
+    Vector v = LoadN(z + i, n);
+    if (n < static_cast<std::int64_t>(hn::Lanes(d)))
+      v = hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(n)), v, first);
+    most = hn::Max(most, v);
+  });
+  return hn::GetLane(hn::MaxOfLanes(d, most));
+}
+
+// exp(z - most) for z <= most; Highway's Exp wants a bounded argument, and below -87 the result is zero anyway.
+HWY_INLINE Vector ExpBelow(Vector z, Vector most) {
+  const Floats d;
+  return hn::Exp(d, hn::Max(hn::Sub(z, most), hn::Set(d, -87.0F)));
+}
+
+float CrossEntropyRow(float* z, std::int64_t width, std::int64_t target, bool gradient, float scale) {
+  const Floats d;
+  if (target < 0) {
+    if (gradient) std::fill_n(z, width, 0.0F);
+    return 0.0F;
+  }
+  const float most = MaxOf(z, width);
+  const Vector vmost = hn::Set(d, most);
+  Vector sum = hn::Zero(d);
+  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
+    Vector e = ExpBelow(LoadN(z + i, n), vmost);
+    if (n < static_cast<std::int64_t>(hn::Lanes(d)))
+      e = hn::IfThenElseZero(hn::FirstN(d, static_cast<std::size_t>(n)), e);
+    sum = hn::Add(sum, e);
+  });
+  const float total = hn::GetLane(hn::SumOfLanes(d, sum));
+  const float loss = std::log(total) + most - z[target];
+  if (gradient) {
+    const Vector factor = hn::Set(d, scale / total);
+    ForVectors(width, [&](std::int64_t i, std::int64_t n)
+                          HWY_ATTR { StoreN(hn::Mul(ExpBelow(LoadN(z + i, n), vmost), factor), z + i, n); });
+    z[target] -= scale;
+  }
+  return loss;
+}
+
+}  // namespace qdelta::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qdelta {
+namespace cpu {
+HWY_EXPORT(CrossEntropyRow);
+}  // namespace cpu
+
+void cross_entropy(const Device& device, const CrossEntropy& args) {
+  cpu::check_matrix(args.logits, "logits");
+  const std::int64_t width = args.logits.extent(1);
+  const std::int64_t rows = args.logits.extent(0);
+  require(static_cast<std::int64_t>(args.targets.size()) == rows && static_cast<std::int64_t>(args.loss.size()) == rows,
+          "cross_entropy: {} targets and {} losses for logits {}", args.targets.size(), args.loss.size(),
+          args.logits.shape.text());
+  for (const std::int32_t target : args.targets) {
+    require(target < width, "target {} is beyond the {} logits", target, width);
+  }
+  const auto run = HWY_DYNAMIC_DISPATCH(cpu::CrossEntropyRow);
+  cpu::for_rows(device, rows, [&](std::int64_t r) {
+    args.loss[static_cast<std::size_t>(r)] = run(cpu::floats(args.logits) + r * args.logits.step(0), width,
+                                                 args.targets[static_cast<std::size_t>(r)], args.gradient, args.scale);
+  });
+}
+
+}  // namespace qdelta
+#endif

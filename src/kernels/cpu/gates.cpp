@@ -1,0 +1,87 @@
+// step = softplus(a + dt_bias),  g = -exp(A_log) step,  beta = f sigmoid(b),  lambda = f sigmoid(l + lambda_bias)
+//   backward:  da = -dg exp(A_log) sigmoid(a + dt_bias) (+ dbeta sigmoid(a + dt_bias) where beta is the step)
+//              dA_log += sum dg g,   ddt_bias += sum da,   db = dbeta beta (1 - beta / f),   likewise dl and
+//              dlambda_bias
+// There are only a few gates for each token, so these are plain loops.
+#include <cmath>
+
+#include "kernels/cpu/row_sums.h"
+#include "kernels/cpu/view_check.h"
+#include "kernels/layers.h"
+
+namespace qdelta {
+namespace {
+
+using cpu::floats;
+
+float sigmoid(float x) { return 1.0F / (1.0F + std::exp(-x)); }
+
+// log(1 + exp(x)) without overflow.
+float softplus(float x) { return std::max(x, 0.0F) + std::log1p(std::exp(-std::abs(x))); }
+
+template <class View>
+auto* row(const View& view, std::int64_t r) {
+  return view ? floats(view) + r * view.step(0) : nullptr;
+}
+
+}  // namespace
+
+void gates_forward(const Device& device, const GatesForward& args) {
+  const ConstTensorView& any = args.a ? args.a : args.b ? args.b : args.l;
+  if (!any) return;
+  const std::int64_t heads = any.extent(1);
+  cpu::for_rows(device, any.extent(0), [&](std::int64_t r) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      if (args.a) {
+        const float step = softplus(row(args.a, r)[h] + floats(args.dt_bias)[h]);
+        row(args.g, r)[h] = -std::exp(floats(args.A_log)[h]) * step;
+        if (args.step_is_beta) row(args.beta, r)[h] = step;
+      }
+      if (args.b) row(args.beta, r)[h] = args.factor * sigmoid(row(args.b, r)[h]);
+      if (args.l) row(args.lambda, r)[h] = args.factor * sigmoid(row(args.l, r)[h] + *floats(args.lambda_bias));
+    }
+  });
+}
+
+void gates_backward(const Device& device, const GatesBackward& args) {
+  const GatesForward& in = args.forward;
+  const ConstTensorView& any = in.a ? in.a : in.b ? in.b : in.l;
+  if (!any) return;
+  const std::int64_t heads = any.extent(1);
+  // Sums of dA_log, ddt_bias and the lambda bias side by side.
+  thread_local std::vector<float> memory;
+  memory.assign(static_cast<std::size_t>(2 * heads + 1), 0.0F);
+  float* totals = memory.data();
+  cpu::sum_over_rows(device, any.extent(0), 2 * heads + 1, totals, [&](std::int64_t r, float* sums) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      if (in.a) {
+        const float slope = sigmoid(row(in.a, r)[h] + floats(in.dt_bias)[h]);
+        const float dg = row(args.dg, r)[h];
+        float dstep = -std::exp(floats(in.A_log)[h]) * dg;
+        if (in.step_is_beta) dstep += row(args.dbeta, r)[h];
+        row(args.da, r)[h] = dstep * slope;
+        sums[h] += dg * row(in.g, r)[h];
+        sums[heads + h] += dstep * slope;
+      }
+      if (in.b) {
+        const float beta = row(in.beta, r)[h];
+        row(args.db, r)[h] = row(args.dbeta, r)[h] * beta * (1.0F - beta / in.factor);
+      }
+      if (in.l) {
+        const float lambda = row(in.lambda, r)[h];
+        const float dl = row(args.dlambda, r)[h] * lambda * (1.0F - lambda / in.factor);
+        row(args.dl, r)[h] = dl;
+        sums[2 * heads] += dl;
+      }
+    }
+  });
+  if (in.a) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      floats(args.dA_log)[h] += totals[h];
+      floats(args.ddt_bias)[h] += totals[heads + h];
+    }
+  }
+  if (args.dlambda_bias) *floats(args.dlambda_bias) += totals[2 * heads];
+}
+
+}  // namespace qdelta

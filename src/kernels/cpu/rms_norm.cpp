@@ -1,0 +1,186 @@
+// rms_norm:    y = w x s,  s = 1 / sqrt(mean x^2 + eps)
+//   backward:  dx += s (w dy - x s^2 mean(w dy x)),   dw += sum over rows of dy x s
+// gated_norm, per head of width V:  y = w x s silu(z);  without z: y = w x s
+//   backward:  with e = dy silu(z) in the place of dy: dx, dw as above;   dz = dy w x s silu'(z)
+//              silu'(z) = sigmoid(z) (1 + z (1 - sigmoid(z)))
+#include "core/threads.h"
+#include "kernels/cpu/row_sums.h"
+#include "kernels/cpu/view_check.h"
+#include "kernels/layers.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/rms_norm.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h:
+#include <hwy/highway.h>
+
+#include "kernels/cpu/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qdelta::cpu::HWY_NAMESPACE {
+
+HWY_INLINE float InverseRms(const float* x, std::int64_t width, float epsilon) {
+  const Floats d;
+  Vector sum = hn::Zero(d);
+  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
+    const Vector v = LoadN(x + i, n);
+    sum = hn::MulAdd(v, v, sum);
+  });
+  return 1.0F / std::sqrt(hn::GetLane(hn::SumOfLanes(d, sum)) / static_cast<float>(width) + epsilon);
+}
+
+float NormRow(const float* x, const float* weight, float* y, std::int64_t width, float epsilon) {
+  const Floats d;
+  const float s = InverseRms(x, width, epsilon);
+  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
+    StoreN(hn::Mul(hn::Mul(LoadN(x + i, n), hn::Set(d, s)), LoadN(weight + i, n)), y + i, n);
+  });
+  return s;
+}
+
+// dx += ..., dweight += ... for one row.
+void NormRowBackward(const float* x, const float* weight, float s, const float* dy, float* dx, float* dweight,
+                     std::int64_t width) {
+  const Floats d;
+  Vector sum = hn::Zero(d);
+  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
+    sum = hn::MulAdd(hn::Mul(LoadN(weight + i, n), LoadN(dy + i, n)), LoadN(x + i, n), sum);
+  });
+  const float along = hn::GetLane(hn::SumOfLanes(d, sum)) / static_cast<float>(width) * s * s;
+  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
+    const Vector vx = LoadN(x + i, n);
+    const Vector vdy = LoadN(dy + i, n);
+    const Vector wdy = hn::Mul(LoadN(weight + i, n), vdy);
+    const Vector change = hn::NegMulAdd(vx, hn::Set(d, along), wdy);
+    StoreN(hn::MulAdd(change, hn::Set(d, s), LoadN(dx + i, n)), dx + i, n);
+    StoreN(hn::MulAdd(hn::Mul(vdy, vx), hn::Set(d, s), LoadN(dweight + i, n)), dweight + i, n);
+  });
+}
+
+void GatedRow(const float* x, const float* gate, const float* weight, float* y, std::int64_t width, float epsilon) {
+  const Floats d;
+  const float s = InverseRms(x, width, epsilon);
+  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
+    Vector v = hn::Mul(hn::Mul(LoadN(x + i, n), hn::Set(d, s)), LoadN(weight + i, n));
+    if (gate != nullptr) {
+      const Vector z = LoadN(gate + i, n);
+      v = hn::Mul(v, hn::Mul(z, Sigmoid(z)));
+    }
+    StoreN(v, y + i, n);
+  });
+}
+
+// dx and dgate are written, dweight += ...
+void GatedRowBackward(const float* x, const float* gate, const float* weight, const float* dy, float* dx, float* dgate,
+                      float* dweight, std::int64_t width, float epsilon) {
+  const Floats d;
+  const Vector one = hn::Set(d, 1.0F);
+  const float s = InverseRms(x, width, epsilon);
+  // First e = dy silu(z) into dx, and dz.
+  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
+    Vector e = LoadN(dy + i, n);
+    if (gate != nullptr) {
+      const Vector z = LoadN(gate + i, n);
+      const Vector sigmoid = Sigmoid(z);
+      const Vector normed = hn::Mul(hn::Mul(LoadN(x + i, n), hn::Set(d, s)), LoadN(weight + i, n));
+      const Vector slope = hn::Mul(sigmoid, hn::MulAdd(z, hn::Sub(one, sigmoid), one));
+      StoreN(hn::Mul(hn::Mul(e, normed), slope), dgate + i, n);
+      e = hn::Mul(e, hn::Mul(z, sigmoid));
+    }
+    StoreN(e, dx + i, n);
+  });
+  Vector sum = hn::Zero(d);
+  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
+    sum = hn::MulAdd(hn::Mul(LoadN(weight + i, n), LoadN(dx + i, n)), LoadN(x + i, n), sum);
+  });
+  const float along = hn::GetLane(hn::SumOfLanes(d, sum)) / static_cast<float>(width) * s * s;
+  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
+    const Vector vx = LoadN(x + i, n);
+    const Vector e = LoadN(dx + i, n);
+    StoreN(hn::MulAdd(hn::Mul(e, vx), hn::Set(d, s), LoadN(dweight + i, n)), dweight + i, n);
+    const Vector change = hn::NegMulAdd(vx, hn::Set(d, along), hn::Mul(LoadN(weight + i, n), e));
+    StoreN(hn::Mul(change, hn::Set(d, s)), dx + i, n);
+  });
+}
+
+}  // namespace qdelta::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qdelta {
+namespace cpu {
+HWY_EXPORT(NormRow);
+HWY_EXPORT(NormRowBackward);
+HWY_EXPORT(GatedRow);
+HWY_EXPORT(GatedRowBackward);
+}  // namespace cpu
+
+using cpu::floats;
+
+void rms_norm_forward(const Device& device, const RmsNormForward& args) {
+  cpu::check_matrix(args.x, "x");
+  cpu::check_matrix(args.y, "y");
+  const std::int64_t rows = args.x.extent(0);
+  const std::int64_t width = args.x.extent(1);
+  cpu::check_vector(args.weight, width, "weight");
+  const auto run = HWY_DYNAMIC_DISPATCH(cpu::NormRow);
+  cpu::for_rows(device, rows, [&](std::int64_t r) {
+    const float s = run(floats(args.x) + r * args.x.step(0), floats(args.weight), floats(args.y) + r * args.y.step(0),
+                        width, args.epsilon);
+    if (args.inverse_rms) floats(args.inverse_rms)[r] = s;
+  });
+}
+
+void rms_norm_backward(const Device& device, const RmsNormBackward& args) {
+  cpu::check_matrix(args.x, "x");
+  cpu::check_matrix(args.dy, "dy");
+  cpu::check_matrix(args.dx, "dx");
+  const std::int64_t rows = args.x.extent(0);
+  const std::int64_t width = args.x.extent(1);
+  cpu::check_vector(args.weight, width, "weight");
+  cpu::check_vector(args.dweight, width, "dweight");
+  cpu::check_vector(args.inverse_rms, rows, "inverse_rms");
+  const auto run = HWY_DYNAMIC_DISPATCH(cpu::NormRowBackward);
+  cpu::sum_over_rows(device, rows, width, floats(args.dweight), [&](std::int64_t r, float* sums) {
+    run(floats(args.x) + r * args.x.step(0), floats(args.weight), floats(args.inverse_rms)[r],
+        floats(args.dy) + r * args.dy.step(0), floats(args.dx) + r * args.dx.step(0), sums, width);
+  });
+}
+
+void gated_norm_forward(const Device& device, const GatedNormForward& args) {
+  cpu::check_matrix(args.x, "x");
+  cpu::check_matrix(args.y, "y");
+  if (args.gate) cpu::check_matrix(args.gate, "gate");
+  const std::int64_t width = args.weight.shape.elements();
+  const std::int64_t heads = args.x.extent(1) / width;
+  const auto run = HWY_DYNAMIC_DISPATCH(cpu::GatedRow);
+  cpu::for_rows(device, args.x.extent(0), [&](std::int64_t r) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      run(floats(args.x) + r * args.x.step(0) + h * width,
+          args.gate ? floats(args.gate) + r * args.gate.step(0) + h * width : nullptr, floats(args.weight),
+          floats(args.y) + r * args.y.step(0) + h * width, width, args.epsilon);
+    }
+  });
+}
+
+void gated_norm_backward(const Device& device, const GatedNormBackward& args) {
+  cpu::check_matrix(args.x, "x");
+  cpu::check_matrix(args.dy, "dy");
+  cpu::check_matrix(args.dx, "dx");
+  require(static_cast<bool>(args.gate) == static_cast<bool>(args.dgate), "gate and dgate go together");
+  const std::int64_t width = args.weight.shape.elements();
+  const std::int64_t heads = args.x.extent(1) / width;
+  cpu::check_vector(args.dweight, width, "dweight");
+  const auto run = HWY_DYNAMIC_DISPATCH(cpu::GatedRowBackward);
+  cpu::sum_over_rows(device, args.x.extent(0), width, floats(args.dweight), [&](std::int64_t r, float* sums) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      run(floats(args.x) + r * args.x.step(0) + h * width,
+          args.gate ? floats(args.gate) + r * args.gate.step(0) + h * width : nullptr, floats(args.weight),
+          floats(args.dy) + r * args.dy.step(0) + h * width, floats(args.dx) + r * args.dx.step(0) + h * width,
+          args.dgate ? floats(args.dgate) + r * args.dgate.step(0) + h * width : nullptr, sums, width, args.epsilon);
+    }
+  });
+}
+
+}  // namespace qdelta
+#endif

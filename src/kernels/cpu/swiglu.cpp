@@ -1,0 +1,75 @@
+// y = silu(z) u,  silu(z) = z sigmoid(z)
+//   backward:  du = dy silu(z),   dz = dy u sigmoid(z) (1 + z (1 - sigmoid(z)))
+#include "kernels/cpu/row_sums.h"
+#include "kernels/cpu/view_check.h"
+#include "kernels/layers.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/swiglu.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h:
+#include <hwy/highway.h>
+
+#include "kernels/cpu/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qdelta::cpu::HWY_NAMESPACE {
+
+void SwigluRow(const float* z, const float* u, float* y, std::int64_t width) {
+  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
+    const Vector vz = LoadN(z + i, n);
+    StoreN(hn::Mul(hn::Mul(vz, Sigmoid(vz)), LoadN(u + i, n)), y + i, n);
+  });
+}
+
+void SwigluRowBackward(const float* z, const float* u, const float* dy, float* dz, float* du, std::int64_t width) {
+  const Vector one = hn::Set(Floats(), 1.0F);
+  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
+    const Vector vz = LoadN(z + i, n);
+    const Vector vdy = LoadN(dy + i, n);
+    const Vector s = Sigmoid(vz);
+    const Vector slope = hn::Mul(s, hn::MulAdd(vz, hn::Sub(one, s), one));
+    StoreN(hn::Mul(hn::Mul(vdy, LoadN(u + i, n)), slope), dz + i, n);
+    StoreN(hn::Mul(vdy, hn::Mul(vz, s)), du + i, n);
+  });
+}
+
+}  // namespace qdelta::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qdelta {
+namespace cpu {
+HWY_EXPORT(SwigluRow);
+HWY_EXPORT(SwigluRowBackward);
+}  // namespace cpu
+
+using cpu::floats;
+
+void swiglu_forward(const Device& device, const SwigluForward& args) {
+  cpu::check_matrix(args.gate, "gate");
+  cpu::check_matrix(args.up, "up");
+  cpu::check_matrix(args.y, "y");
+  const auto run = HWY_DYNAMIC_DISPATCH(cpu::SwigluRow);
+  cpu::for_rows(device, args.y.extent(0), [&](std::int64_t r) {
+    run(floats(args.gate) + r * args.gate.step(0), floats(args.up) + r * args.up.step(0),
+        floats(args.y) + r * args.y.step(0), args.y.extent(1));
+  });
+}
+
+void swiglu_backward(const Device& device, const SwigluBackward& args) {
+  cpu::check_matrix(args.gate, "gate");
+  cpu::check_matrix(args.up, "up");
+  cpu::check_matrix(args.dy, "dy");
+  cpu::check_matrix(args.dgate, "dgate");
+  cpu::check_matrix(args.dup, "dup");
+  const auto run = HWY_DYNAMIC_DISPATCH(cpu::SwigluRowBackward);
+  cpu::for_rows(device, args.dy.extent(0), [&](std::int64_t r) {
+    run(floats(args.gate) + r * args.gate.step(0), floats(args.up) + r * args.up.step(0),
+        floats(args.dy) + r * args.dy.step(0), floats(args.dgate) + r * args.dgate.step(0),
+        floats(args.dup) + r * args.dup.step(0), args.dy.extent(1));
+  });
+}
+
+}  // namespace qdelta
+#endif

@@ -1,0 +1,173 @@
+// The contracts of everything a language model needs around the recurrence. As in kernels.h: one arguments struct per
+// op, forward and backward side by side. Gradients of parameters are added to (+=), activations and their gradients are
+// written (=) unless a field says otherwise. Matrices are [rows, columns] views of float32 whose columns are contiguous
+// and whose rows may be apart, so that a slice of a wider matrix can be passed as it is.
+//
+// Results do not depend on the number of threads: sums over rows are taken in an order that is fixed by the shapes.
+//
+// Symbols: N rows (tokens of all sequences), I and O widths in and out, D model width, F width of the MLP.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/tensor.h"
+
+namespace qdelta {
+
+// What a kernel runs on: for now the number of threads; 0 stands for all.
+struct Device {
+  int threads = 0;
+};
+
+// y = x w^T, or y += x w^T --------------------------------------------------------------------------------------------
+struct LinearForward {
+  ConstTensorView x;  // [N, I]
+  ConstTensorView w;  // [O, I]
+  TensorView y;       // [N, O]
+  bool add = false;
+};
+// dx = dy w (or +=),  dw += dy^T x
+struct LinearBackward {
+  ConstTensorView x, w, dy;
+  TensorView dx;  // optional
+  TensorView dw;  // optional
+  bool add_dx = false;
+};
+void linear_forward(const Device& device, const LinearForward& args);
+void linear_backward(const Device& device, const LinearBackward& args);
+
+// y[n] = table[ids[n]] ------------------------------------------------------------------------------------------------
+struct EmbeddingForward {
+  std::span<const std::int32_t> ids;
+  ConstTensorView table;  // [vocabulary, D]
+  TensorView y;           // [N, D]
+};
+// dtable[ids[n]] += dy[n]
+struct EmbeddingBackward {
+  std::span<const std::int32_t> ids;
+  ConstTensorView dy;
+  TensorView dtable;
+};
+void embedding_forward(const Device& device, const EmbeddingForward& args);
+void embedding_backward(const Device& device, const EmbeddingBackward& args);
+
+// y = weight x / rms,  rms = sqrt(mean x^2 + epsilon)
+// -------------------------------------------------------------------
+struct RmsNormForward {
+  ConstTensorView x;       // [N, D]
+  ConstTensorView weight;  // [D]
+  TensorView y;            // [N, D]
+  TensorView inverse_rms;  // [N], kept for the backward; optional
+  float epsilon = 1e-6F;
+};
+// dx += ... (it joins the gradient of the residual stream),  dweight += sum_n dy x / rms
+struct RmsNormBackward {
+  ConstTensorView x, weight, inverse_rms, dy;
+  TensorView dx, dweight;
+};
+void rms_norm_forward(const Device& device, const RmsNormForward& args);
+void rms_norm_backward(const Device& device, const RmsNormBackward& args);
+
+// Per head of width V: y = weight x / rms . silu(gate); without a gate just the norm
+// ------------------------------------
+struct GatedNormForward {
+  ConstTensorView x;       // [N, heads * V]
+  ConstTensorView gate;    // [N, heads * V]; optional
+  ConstTensorView weight;  // [V]
+  TensorView y;            // [N, heads * V]
+  float epsilon = 1e-6F;
+};
+struct GatedNormBackward {
+  ConstTensorView x, gate, weight, dy;
+  TensorView dx, dgate;  // written
+  TensorView dweight;
+  float epsilon = 1e-6F;
+};
+void gated_norm_forward(const Device& device, const GatedNormForward& args);
+void gated_norm_backward(const Device& device, const GatedNormBackward& args);
+
+// Causal convolution over W tokens of each channel, then silu
+// -----------------------------------------------------------
+//   y[t][c] = silu( sum_j weight[c][j] x[t - W + 1 + j][c] ),  with zeros, or `state`, before a sequence's first token
+struct ShortConvForward {
+  ConstTensorView x;                      // [N, channels]
+  ConstTensorView weight;                 // [channels, W]
+  TensorView y;                           // [N, channels]
+  std::span<const std::int64_t> offsets;  // sequence n is rows [offsets[n], offsets[n+1])
+  TensorView state;                       // [sequences, W - 1, channels], read and then updated in place; optional
+};
+struct ShortConvBackward {
+  ConstTensorView x, weight, dy;
+  TensorView dx;  // written
+  TensorView dweight;
+  std::span<const std::int64_t> offsets;
+};
+void short_conv_forward(const Device& device, const ShortConvForward& args);
+void short_conv_backward(const Device& device, const ShortConvBackward& args);
+
+// The gates of the recurrence, for each token and value head
+// ------------------------------------------------------------
+//   step   = softplus(a + dt_bias)          g      = -exp(A_log) step
+//   beta   = factor sigmoid(b)              lambda = factor sigmoid(l + lambda_bias)
+// factor is 2 where negative eigenvalues are allowed. A missing input leaves its output out: without `a` g is left
+// alone.
+struct GatesForward {
+  ConstTensorView a, b, l;                      // [N, HV]
+  ConstTensorView A_log, dt_bias, lambda_bias;  // [HV], [HV], [1]
+  TensorView g, beta, lambda;                   // [N, HV]
+  bool step_is_beta = false;                    // Mamba2: beta = step
+  float factor = 1.0F;
+};
+struct GatesBackward {
+  GatesForward forward;  // as it was called
+  ConstTensorView dg, dbeta, dlambda;
+  TensorView da, db, dl;                      // written
+  TensorView dA_log, ddt_bias, dlambda_bias;  // the last one optional
+};
+void gates_forward(const Device& device, const GatesForward& args);
+void gates_backward(const Device& device, const GatesBackward& args);
+
+// y = silu(gate) . up
+// ---------------------------------------------------------------------------------------------------
+struct SwigluForward {
+  ConstTensorView gate, up;  // [N, F]
+  TensorView y;              // [N, F]
+};
+struct SwigluBackward {
+  ConstTensorView gate, up, dy;
+  TensorView dgate, dup;  // written
+};
+void swiglu_forward(const Device& device, const SwigluForward& args);
+void swiglu_backward(const Device& device, const SwigluBackward& args);
+
+// Cross-entropy of a block of logits
+// ------------------------------------------------------------------------------------
+//   loss[n] = log sum_v exp(logits[n][v]) - logits[n][target[n]],  0 where target[n] < 0
+// `logits` is replaced by its gradient, scale (softmax - onehot), where `gradient` is set.
+struct CrossEntropy {
+  TensorView logits;                      // [N, vocabulary]
+  std::span<const std::int32_t> targets;  // [N]
+  std::span<float> loss;                  // [N]
+  bool gradient = false;
+  float scale = 1.0F;
+};
+void cross_entropy(const Device& device, const CrossEntropy& args);
+
+// AdamW over one flat array of parameters
+// -------------------------------------------------------------------------------
+//   m <- b1 m + (1 - b1) g s     v <- b2 v + (1 - b2) (g s)^2        s: gradient_scale, from clipping
+//   p <- p - lr ( m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + decay p )
+struct AdamW {
+  std::span<float> parameters, m, v;
+  std::span<const float> gradients;
+  float learning_rate = 1e-3F, beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-15F, weight_decay = 0.1F;
+  float gradient_scale = 1.0F;
+  std::int64_t step = 1;  // t, from 1
+};
+void adamw(const Device& device, const AdamW& args);
+
+// Sum of squares, in double; the same for any number of threads.
+[[nodiscard]] double sum_of_squares(const Device& device, std::span<const float> values);
+
+}  // namespace qdelta
