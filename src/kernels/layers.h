@@ -115,6 +115,7 @@ void short_conv_backward(const Device& device, const ShortConvBackward& args);
 struct GatesForward {
   ConstTensorView a, b, l;                      // [N, HV]
   ConstTensorView A_log, dt_bias, lambda_bias;  // [HV], [HV], [1]
+  float constant_lambda_bias = 0.0F;            // where lambda_bias is missing
   TensorView g, beta, lambda;                   // [N, HV]
   bool step_is_beta = false;                    // Mamba2: beta = step
   float factor = 1.0F;
@@ -166,6 +167,13 @@ struct AdamW {
   std::int64_t step = 1;  // t, from 1
 };
 void adamw(const Device& device, const AdamW& args);
+
+// to = from, row by row.
+struct CopyRows {
+  ConstTensorView from;  // [N, I]
+  TensorView to;
+};
+void copy_rows(const Device& device, const CopyRows& args);
 
 // Sum of squares, in double; the same for any number of threads.
 [[nodiscard]] double sum_of_squares(const Device& device, std::span<const float> values);

@@ -50,4 +50,14 @@ void embedding_backward(const Device& device, const EmbeddingBackward& args) {
   });
 }
 
+void copy_rows(const Device& device, const CopyRows& args) {
+  cpu::check_matrix(args.from, "from");
+  cpu::check_matrix(args.to, "to");
+  require(args.from.shape == args.to.shape, "cannot copy {} to {}", args.from.shape.text(), args.to.shape.text());
+  const auto bytes = static_cast<std::size_t>(args.from.extent(1)) * sizeof(float);
+  cpu::for_rows(device, args.from.extent(0), [&](std::int64_t n) {
+    std::memcpy(floats(args.to) + n * args.to.step(0), floats(args.from) + n * args.from.step(0), bytes);
+  });
+}
+
 }  // namespace qdelta

@@ -30,6 +30,7 @@ void gates_forward(const Device& device, const GatesForward& args) {
   const ConstTensorView& any = args.a ? args.a : args.b ? args.b : args.l;
   if (!any) return;
   const std::int64_t heads = any.extent(1);
+  const float lambda_bias = args.lambda_bias ? *floats(args.lambda_bias) : args.constant_lambda_bias;
   cpu::for_rows(device, any.extent(0), [&](std::int64_t r) {
     for (std::int64_t h = 0; h < heads; ++h) {
       if (args.a) {
@@ -38,7 +39,7 @@ void gates_forward(const Device& device, const GatesForward& args) {
         if (args.step_is_beta) row(args.beta, r)[h] = step;
       }
       if (args.b) row(args.beta, r)[h] = args.factor * sigmoid(row(args.b, r)[h]);
-      if (args.l) row(args.lambda, r)[h] = args.factor * sigmoid(row(args.l, r)[h] + *floats(args.lambda_bias));
+      if (args.l) row(args.lambda, r)[h] = args.factor * sigmoid(row(args.l, r)[h] + lambda_bias);
     }
   });
 }

@@ -1,0 +1,129 @@
+#include "model/checkpoint.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "core/half.h"
+#include "io/atomic_file.h"
+#include "io/safetensors.h"
+
+namespace qdelta {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The files that hold the tensors: model.safetensors, or the shards its index lists.
+std::vector<SafetensorsFile> open_weights(const fs::path& folder) {
+  std::vector<SafetensorsFile> files;
+  const fs::path index = folder / "model.safetensors.index.json";
+  if (!fs::exists(folder / "model.safetensors") && fs::exists(index)) {
+    std::ifstream in(index);
+    const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+    const auto map = json.is_object() ? json.find("weight_map") : json.end();
+    if (!json.is_object() || map == json.end() || !map->is_object()) {
+      fail(Status::corrupt, "{} holds no weight_map", index.string());
+    }
+    std::set<std::string> names;
+    for (const auto& [tensor, file] : map->items()) {
+      if (!file.is_string()) fail(Status::corrupt, "{}: the file of '{}' is no string", index.string(), tensor);
+      const auto name = file.get<std::string>();
+      // A shard lies in the folder itself: an index must not lead elsewhere.
+      if (fs::path(name).filename() != name) fail(Status::corrupt, "{}: '{}' is not a file name", index.string(), name);
+      names.insert(name);
+    }
+    for (const std::string& name : names) files.push_back(SafetensorsFile::open((folder / name).string()));
+    return files;
+  }
+  files.push_back(SafetensorsFile::open((folder / "model.safetensors").string()));
+  return files;
+}
+
+void copy_values(const ConstTensorView& from, std::span<float> to) {
+  const auto count = to.size();
+  switch (from.dtype) {
+    case DType::f32:
+      std::copy_n(reinterpret_cast<const float*>(from.data), count, to.begin());
+      return;
+    case DType::bf16:
+      std::transform(reinterpret_cast<const BFloat16*>(from.data), reinterpret_cast<const BFloat16*>(from.data) + count,
+                     to.begin(), [](BFloat16 value) { return static_cast<float>(value); });
+      return;
+    case DType::f16:
+      std::transform(reinterpret_cast<const std::uint16_t*>(from.data),
+                     reinterpret_cast<const std::uint16_t*>(from.data) + count, to.begin(), float_from_half);
+      return;
+    default:
+      fail(Status::unsupported, "a tensor of type {} cannot be a parameter", name_of(from.dtype));
+  }
+}
+
+std::string list(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 12;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) out += "\n  " + names[i];
+  if (names.size() > kShown) out += fmt::format("\n  ... and {} more", names.size() - kShown);
+  return out;
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  AtomicFile file(path.string());
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+}  // namespace
+
+std::unique_ptr<LanguageModel> load_model(const std::string& folder) {
+  if (!fs::is_directory(folder)) fail(Status::io, "{} is not a folder; a model is a folder with config.json", folder);
+  auto model = std::make_unique<LanguageModel>(load_config(folder));
+  const std::vector<SafetensorsFile> files = open_weights(folder);
+  std::map<std::string, ConstTensorView> found;
+  for (const SafetensorsFile& file : files) {
+    for (const std::string& name : file.names()) found[name] = file.view(name);
+  }
+  // A tied head may be in the file all the same; it is the embedding.
+  if (model->config().tie_word_embeddings) found.erase("lm_head.weight");
+
+  std::vector<std::string> missing;
+  std::vector<std::string> misshapen;
+  for (const NamedSlot& tensor : model->layout().tensors) {
+    const auto at = found.find(tensor.name);
+    if (at == found.end()) {
+      missing.push_back(tensor.name + " " + tensor.slot.shape.text());
+    } else if (!(at->second.shape == tensor.slot.shape)) {
+      misshapen.push_back(
+          fmt::format("{}: {} instead of {}", tensor.name, at->second.shape.text(), tensor.slot.shape.text()));
+    } else {
+      copy_values(at->second, model->parameters().subspan(static_cast<std::size_t>(tensor.slot.offset),
+                                                          static_cast<std::size_t>(tensor.slot.shape.elements())));
+    }
+    if (at != found.end()) found.erase(at);
+  }
+  std::vector<std::string> unknown;
+  for (const auto& [name, view] : found) unknown.push_back(name + " " + view.shape.text());
+  std::string trouble;
+  if (!missing.empty()) trouble += "\nmissing:" + list(missing);
+  if (!misshapen.empty()) trouble += "\nof another shape:" + list(misshapen);
+  if (!unknown.empty()) trouble += "\nunknown:" + list(unknown);
+  if (!trouble.empty()) fail(Status::corrupt, "the tensors in {} do not fit its config.json{}", folder, trouble);
+  return model;
+}
+
+void save_model(const std::string& folder, const LanguageModel& model) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail(Status::io, "cannot create {}: {}", folder, error.message());
+  std::vector<NamedTensor> tensors;
+  for (const NamedSlot& tensor : model.layout().tensors) {
+    tensors.push_back({tensor.name, tensor.slot.in(model.parameters())});
+  }
+  write_safetensors((fs::path(folder) / "model.safetensors").string(), tensors, {{"format", "pt"}});
+  write_text(fs::path(folder) / "config.json", config_to_json(model.config()).dump(1) + "\n");
+}
+
+}  // namespace qdelta

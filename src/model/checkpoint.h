@@ -1,0 +1,19 @@
+// Checkpoints are Hugging Face folders: config.json and model.safetensors (or its shards), with the published tensor
+// names.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "model/language_model.h"
+
+namespace qdelta {
+
+// Reads a folder. Tensors may be F32, BF16 or F16. Every missing, unknown or misshapen tensor is named in one error.
+[[nodiscard]] std::unique_ptr<LanguageModel> load_model(const std::string& folder);
+
+// Writes config.json and model.safetensors (F32) into a folder, which is created if need be; each file is replaced
+// whole.
+void save_model(const std::string& folder, const LanguageModel& model);
+
+}  // namespace qdelta

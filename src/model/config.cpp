@@ -1,0 +1,181 @@
+#include "model/config.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "core/error.h"
+#include "core/memory.h"
+
+namespace qdelta {
+namespace {
+
+using Json = nlohmann::json;
+
+// Reads one key if it is there and not null. A value of the wrong kind is an error that names the key.
+template <class T>
+void read(const Json& json, const char* key, T& value) {
+  const auto found = json.find(key);
+  if (found == json.end() || found->is_null()) return;
+  const bool fits = std::is_same_v<T, bool>          ? found->is_boolean()
+                    : std::is_same_v<T, std::string> ? found->is_string()
+                    : std::is_integral_v<T>          ? found->is_number_integer()
+                                                     : found->is_number();
+  require(fits, "config: '{}' is {}, which is not what it should be", key, found->dump());
+  value = found->get<T>();
+}
+
+void read(const Json& json, const char* key, std::optional<double>& value) {
+  double number = 0;
+  const auto found = json.find(key);
+  if (found == json.end() || found->is_null()) return;
+  read(json, key, number);
+  value = number;
+}
+
+Rule rule_of(const Json& json) {
+  std::string type;
+  std::string rule;
+  read(json, "model_type", type);
+  read(json, "rule", rule);
+  if (rule.empty()) {
+    if (type == "qdelta" || type.empty()) return Rule::q_delta;
+    if (type == "gated_deltanet") return Rule::gated_delta;
+    fail(Status::unsupported,
+         "config: model_type is '{}'; this engine reads 'qdelta' and 'gated_deltanet', or any with a 'rule' of its own",
+         type);
+  }
+  const auto found = rule_from_name(rule);
+  require(found.has_value(), "config: rule '{}' is not known", rule);
+  return *found;
+}
+
+}  // namespace
+
+std::int64_t ModelConfig::value_dim() const {
+  return static_cast<std::int64_t>(std::llround(static_cast<double>(head_dim) * expand_v));
+}
+
+std::int64_t ModelConfig::mlp_width() const {
+  if (!use_mlp) return 0;
+  if (intermediate_size > 0) return intermediate_size;
+  const auto width = static_cast<std::int64_t>(static_cast<double>(hidden_size) * hidden_ratio * 2 / 3);
+  return round_up(width, 256);
+}
+
+bool ModelConfig::learns_decay() const {
+  return use_decay && (rule == Rule::q_delta || rule == Rule::gated_delta || rule == Rule::mamba2);
+}
+bool ModelConfig::learns_beta() const { return traits_of(rule).reads_beta && rule != Rule::mamba2; }
+bool ModelConfig::learns_lambda() const { return traits_of(rule).reads_lambda && !fixed_lambda; }
+
+void ModelConfig::check() const {
+  const auto positive = [](const char* key, std::int64_t value) {
+    require(value > 0 && value <= (std::int64_t{1} << 24), "config: {} is {}, which makes no sense", key, value);
+  };
+  positive("vocab_size", vocab_size);
+  positive("hidden_size", hidden_size);
+  positive("num_hidden_layers", num_hidden_layers);
+  positive("num_heads", num_heads);
+  positive("head_dim", head_dim);
+  positive("conv_size", conv_size);
+  require(expand_v > 0 && std::isfinite(expand_v), "config: expand_v is {}", expand_v);
+  require(
+      std::abs(static_cast<double>(head_dim) * expand_v - static_cast<double>(value_dim())) < 1e-9 && value_dim() > 0,
+      "config: head_dim {} times expand_v {} is no whole number", head_dim, expand_v);
+  require(value_heads() % num_heads == 0, "config: num_v_heads {} is not a multiple of num_heads {}", value_heads(),
+          num_heads);
+  require(!use_mlp || mlp_width() > 0, "config: intermediate_size or hidden_ratio give an MLP of width {}",
+          mlp_width());
+  require(norm_eps > 0 && std::isfinite(norm_eps), "config: norm_eps is {}", norm_eps);
+  require(std::isfinite(lamb_bias.value_or(0)) && std::isfinite(fixed_lambda.value_or(0)),
+          "config: lambda is not finite");
+  require(rule != Rule::mamba2 || use_decay, "config: mamba2 needs its decay");
+}
+
+ModelConfig config_from_json(const Json& json) {
+  require(json.is_object(), "config: the file holds no JSON object");
+  ModelConfig config;
+  config.rule = rule_of(json);
+  read(json, "vocab_size", config.vocab_size);
+  read(json, "hidden_size", config.hidden_size);
+  read(json, "num_hidden_layers", config.num_hidden_layers);
+  read(json, "num_heads", config.num_heads);
+  read(json, "num_v_heads", config.num_v_heads);
+  read(json, "head_dim", config.head_dim);
+  read(json, "expand_v", config.expand_v);
+  read(json, "conv_size", config.conv_size);
+  read(json, "use_short_conv", config.use_short_conv);
+  read(json, "use_gate", config.use_gate);
+  read(json, "allow_neg_eigval", config.allow_neg_eigval);
+  read(json, "hidden_ratio", config.hidden_ratio);
+  read(json, "intermediate_size", config.intermediate_size);
+  read(json, "use_mlp", config.use_mlp);
+  read(json, "norm_eps", config.norm_eps);
+  read(json, "tie_word_embeddings", config.tie_word_embeddings);
+  read(json, "initializer_range", config.initializer_range);
+  read(json, "bos_token_id", config.bos_token_id);
+  read(json, "eos_token_id", config.eos_token_id);
+  read(json, "lamb_bias", config.lamb_bias);
+  read(json, "fixed_lambda", config.fixed_lambda);
+  read(json, "use_decay", config.use_decay);
+  std::string activation = "swish";
+  read(json, "hidden_act", activation);
+  require(activation == "swish" || activation == "silu", "config: hidden_act '{}' is not supported, only swish",
+          activation);
+  config.check();
+  return config;
+}
+
+nlohmann::ordered_json config_to_json(const ModelConfig& config) {
+  const bool gated_deltanet = config.rule == Rule::gated_delta;
+  nlohmann::ordered_json json{
+      {"model_type", gated_deltanet ? "gated_deltanet" : "qdelta"},
+      {"architectures", {gated_deltanet ? "GatedDeltaNetForCausalLM" : "QDeltaForCausalLM"}},
+      {"attn_mode", "chunk"},
+      {"vocab_size", config.vocab_size},
+      {"hidden_size", config.hidden_size},
+      {"num_hidden_layers", config.num_hidden_layers},
+      {"num_heads", config.num_heads},
+      {"num_v_heads", config.num_v_heads > 0 ? Json(config.num_v_heads) : Json()},
+      {"head_dim", config.head_dim},
+      {"expand_v", config.expand_v},
+      {"conv_size", config.conv_size},
+      {"use_short_conv", config.use_short_conv},
+      {"use_gate", config.use_gate},
+      {"allow_neg_eigval", config.allow_neg_eigval},
+      {"hidden_ratio", config.hidden_ratio},
+      {"intermediate_size", config.intermediate_size > 0 ? Json(config.intermediate_size) : Json()},
+      {"hidden_act", "swish"},
+      {"norm_eps", config.norm_eps},
+      {"tie_word_embeddings", config.tie_word_embeddings},
+      {"initializer_range", config.initializer_range},
+      {"bos_token_id", config.bos_token_id},
+      {"eos_token_id", config.eos_token_id},
+      {"lamb_bias", config.lamb_bias ? Json(*config.lamb_bias) : Json()},
+  };
+  // Keys of ours appear only where the published implementations would not understand the model anyway.
+  if (config.rule != Rule::q_delta && !gated_deltanet) json["rule"] = traits_of(config.rule).name;
+  if (!config.use_mlp) json["use_mlp"] = false;
+  if (config.fixed_lambda) json["fixed_lambda"] = *config.fixed_lambda;
+  if (!config.use_decay) json["use_decay"] = false;
+  return json;
+}
+
+ModelConfig load_config(const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path file = fs::is_directory(path) ? fs::path(path) / "config.json" : fs::path(path);
+  std::ifstream in(file);
+  if (!in) fail(Status::io, "cannot read {}", file.string());
+  const Json json = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) fail(Status::corrupt, "{} is not valid JSON", file.string());
+  try {
+    return config_from_json(json);
+  } catch (const Error& error) {
+    fail(error.status(), "{}: {}", file.string(), error.what());
+  }
+}
+
+}  // namespace qdelta

@@ -1,0 +1,93 @@
+// The language model: embedding, blocks, final norm, output head. Parameters are one flat array (parameters.h); running
+// it is the business of a ModelRunner, which owns the memory for activations.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/memory.h"
+#include "kernels/layers.h"
+#include "model/block.h"
+#include "model/parameters.h"
+
+namespace qdelta {
+
+class LanguageModel {
+ public:
+  explicit LanguageModel(const ModelConfig& config);
+  LanguageModel(const LanguageModel&) = delete;  // blocks point into the layout
+  LanguageModel& operator=(const LanguageModel&) = delete;
+
+  [[nodiscard]] const ModelConfig& config() const { return layout_.config; }
+  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
+  [[nodiscard]] const std::vector<Block>& blocks() const { return blocks_; }
+  [[nodiscard]] std::span<float> parameters() { return {values(), static_cast<std::size_t>(layout_.size)}; }
+  [[nodiscard]] std::span<const float> parameters() const {
+    return {const_cast<LanguageModel*>(this)->values(), static_cast<std::size_t>(layout_.size)};
+  }
+
+ private:
+  [[nodiscard]] float* values() { return reinterpret_cast<float*>(storage_.data()); }
+
+  ParameterLayout layout_;
+  std::vector<Block> blocks_;
+  AlignedBuffer storage_;
+};
+
+// The recurrent states of some sequences, one entry per block. A state is what a prefix leaves behind, whatever its
+// length.
+struct ModelStates {
+  std::vector<Tensor> conv;       // [sequences, conv_size - 1, channels]
+  std::vector<Tensor> recurrent;  // [sequences, HV, K, V]
+
+  ModelStates(const ModelConfig& config, std::int64_t sequences);
+  [[nodiscard]] std::size_t bytes() const;
+};
+
+// What to run: `ids` of all sequences one after the other, sequence n being [offsets[n], offsets[n + 1]).
+struct ModelInput {
+  std::span<const std::int32_t> ids;
+  std::span<const std::int64_t> offsets;
+};
+
+// Runs a model. Memory is planned per shape and kept, so that a step of a known shape allocates nothing.
+class ModelRunner {
+ public:
+  ModelRunner(const LanguageModel& model, const Device& device, bool recompute = false);
+  ~ModelRunner();
+  ModelRunner(const ModelRunner&) = delete;
+  ModelRunner& operator=(const ModelRunner&) = delete;
+
+  // logits [N, vocabulary] of every token. With `states`, starts from them and leaves the new ones.
+  void logits(const ModelInput& input, const TensorView& out, ModelStates* states = nullptr);
+  // logits [sequences, vocabulary] of each sequence's last token.
+  void last_logits(const ModelInput& input, const TensorView& out, ModelStates* states = nullptr);
+  // The loss of every token whose target is not negative (elsewhere 0); targets[n] is the token after ids[n].
+  void losses(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> out,
+              ModelStates* states = nullptr);
+  // The mean loss over targets that are not negative, adds its gradients to `gradients`. A batch in
+  // several pieces passes the number of targets of the whole as `count`; 0: of this piece.
+  double loss_and_gradients(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> gradients,
+                            std::int64_t count = 0);
+
+  // Bytes that a call on this many tokens keeps, for `qdelta info`.
+  [[nodiscard]] std::size_t activation_bytes(std::int64_t rows, std::int64_t sequences, bool training) const;
+
+ private:
+  struct Plan;
+
+  void plan(const ModelInput& input, bool training);
+  // From ids to the normalised output of the last block, in plan_->normed.
+  void run_blocks(const ModelInput& input, bool training, ModelStates* states);
+
+  const LanguageModel& model_;
+  Device device_;
+  bool recompute_;
+  AlignedBuffer memory_;
+  AlignedBuffer recurrence_memory_;
+  std::unique_ptr<Plan> plan_;
+};
+
+}  // namespace qdelta

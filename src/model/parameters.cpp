@@ -1,0 +1,150 @@
+#include "model/parameters.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/random.h"
+
+namespace qdelta {
+
+TensorView Slot::in(std::span<float> array) const {
+  if (!exists()) return {};
+  return {reinterpret_cast<std::byte*>(array.data() + offset), DType::f32, shape};
+}
+
+ConstTensorView Slot::in(std::span<const float> array) const {
+  if (!exists()) return {};
+  return {reinterpret_cast<const std::byte*>(array.data() + offset), DType::f32, shape};
+}
+
+namespace {
+
+// Gives out places one after the other.
+class Placer {
+ public:
+  explicit Placer(std::vector<NamedSlot>& tensors) : tensors_(tensors) {}
+
+  Slot tensor(const std::string& name, const Shape& shape) {
+    end_ = round_up(end_, 16);
+    return adjacent(name, shape);
+  }
+  // Right behind the last one.
+  Slot adjacent(const std::string& name, const Shape& shape) {
+    const Slot slot{end_, shape};
+    end_ += shape.elements();
+    tensors_.push_back({name, slot});
+    return slot;
+  }
+  [[nodiscard]] std::int64_t end() const { return end_; }
+  void align() { end_ = round_up(end_, 16); }
+
+ private:
+  std::vector<NamedSlot>& tensors_;
+  std::int64_t end_ = 0;
+};
+
+BlockLayout place_block(const ModelConfig& c, const std::string& prefix, Placer& place) {
+  BlockLayout block;
+  const std::int64_t D = c.hidden_size;
+  const std::int64_t HV = c.value_heads();
+  block.attn_norm = place.tensor(prefix + "attn_norm.weight", {D});
+
+  place.align();
+  block.projections.offset = place.end();
+  const auto project = [&](const char* name, std::int64_t width) {
+    place.adjacent(prefix + "attn." + name + "_proj.weight", {width, D});
+    const std::int64_t at = block.projected;
+    block.projected += width;
+    return at;
+  };
+  block.q_at = project("q", c.key_width());
+  block.k_at = project("k", c.key_width());
+  block.v_at = project("v", c.value_width());
+  if (c.use_gate) block.gate_at = project("g", c.value_width());
+  if (c.learns_decay()) block.a_at = project("a", HV);
+  if (c.learns_beta()) block.b_at = project("b", HV);
+  if (c.learns_lambda()) block.lambda_at = project("lamb", HV);
+  block.projections.shape = {block.projected, D};
+
+  if (c.use_short_conv) {
+    place.align();
+    block.conv.offset = place.end();
+    place.adjacent(prefix + "attn.q_conv1d.weight", {c.key_width(), 1, c.conv_size});
+    place.adjacent(prefix + "attn.k_conv1d.weight", {c.key_width(), 1, c.conv_size});
+    place.adjacent(prefix + "attn.v_conv1d.weight", {c.value_width(), 1, c.conv_size});
+    block.conv.shape = {2 * c.key_width() + c.value_width(), c.conv_size};
+  }
+  if (c.learns_decay()) {
+    block.A_log = place.tensor(prefix + "attn.A_log", {HV});
+    block.dt_bias = place.tensor(prefix + "attn.dt_bias", {HV});
+  }
+  if (c.learns_lambda_bias()) block.lambda_bias = place.tensor(prefix + "attn.lamb_bias", {1});
+  block.out_norm = place.tensor(prefix + "attn.o_norm.weight", {c.value_dim()});
+  block.out = place.tensor(prefix + "attn.o_proj.weight", {D, c.value_width()});
+  if (c.use_mlp) {
+    const std::int64_t F = c.mlp_width();
+    block.mlp_norm = place.tensor(prefix + "mlp_norm.weight", {D});
+    place.align();
+    block.gate_up = {place.end(), {2 * F, D}};
+    place.adjacent(prefix + "mlp.gate_proj.weight", {F, D});
+    place.adjacent(prefix + "mlp.up_proj.weight", {F, D});
+    block.down = place.tensor(prefix + "mlp.down_proj.weight", {D, F});
+  }
+  return block;
+}
+
+bool ends_with(const std::string& name, std::string_view end) {
+  return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
+}
+
+}  // namespace
+
+ParameterLayout::ParameterLayout(const ModelConfig& model) : config(model) {
+  Placer place(tensors);
+  embeddings = place.tensor("model.embeddings.weight", {config.vocab_size, config.hidden_size});
+  for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    blocks.push_back(place_block(config, fmt::format("model.layers.{}.", i), place));
+  }
+  final_norm = place.tensor("model.norm.weight", {config.hidden_size});
+  head =
+      config.tie_word_embeddings ? embeddings : place.tensor("lm_head.weight", {config.vocab_size, config.hidden_size});
+  place.align();
+  size = place.end();
+}
+
+std::int64_t ParameterLayout::parameters() const {
+  std::int64_t sum = 0;
+  for (const NamedSlot& tensor : tensors) sum += tensor.slot.shape.elements();
+  return sum;
+}
+
+void initialise(const ParameterLayout& layout, std::uint64_t seed, std::span<float> values) {
+  std::fill(values.begin(), values.end(), 0.0F);
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    const NamedSlot& tensor = layout.tensors[i];
+    // Every tensor has random numbers of its own: a tensor more or less does not change the others.
+    Random random(seed * 0x9e3779b97f4a7c15U + i);
+    const auto fill = [&](const auto& make) {
+      const auto begin = static_cast<std::size_t>(tensor.slot.offset);
+      const auto count = static_cast<std::size_t>(tensor.slot.shape.elements());
+      for (float& value : values.subspan(begin, count)) value = static_cast<float>(make());
+    };
+    if (ends_with(tensor.name, "norm.weight")) {
+      fill([] { return 1.0; });
+    } else if (ends_with(tensor.name, "A_log")) {
+      fill([&] { return std::log(16 * (1 - random.uniform())); });
+    } else if (ends_with(tensor.name, "dt_bias")) {
+      fill([&] {
+        // The inverse of softplus, so that the step starts out as dt.
+        const double dt = std::exp(std::log(0.001) + random.uniform() * (std::log(0.1) - std::log(0.001)));
+        return dt + std::log(-std::expm1(-dt));
+      });
+    } else if (ends_with(tensor.name, "lamb_bias")) {
+      fill([] { return kLambdaBias; });
+    } else {
+      fill([&] { return layout.config.initializer_range * random.normal(); });
+    }
+  }
+}
+
+}  // namespace qdelta
