@@ -95,7 +95,8 @@ struct ShortConvForward {
   ConstTensorView weight;                 // [channels, W]
   TensorView y;                           // [N, channels]
   std::span<const std::int64_t> offsets;  // sequence n is rows [offsets[n], offsets[n+1])
-  TensorView state;                       // [sequences, W - 1, channels], read and then updated in place; optional
+  TensorView state;                       // [P, W - 1, channels], read and then updated in place; optional
+  std::span<const std::int64_t> slots;    // the state of each sequence; empty: sequence n has state n
 };
 struct ShortConvBackward {
   ConstTensorView x, weight, dy;
@@ -150,6 +151,7 @@ struct CrossEntropy {
   TensorView logits;                      // [N, vocabulary]
   std::span<const std::int32_t> targets;  // [N]
   std::span<float> loss;                  // [N]
+  std::span<std::int32_t> best;           // [N]: the first of the largest logits; optional
   bool gradient = false;
   float scale = 1.0F;
 };

@@ -38,6 +38,32 @@ BasicView<Byte> as_gates(const BasicView<Byte>& matrix) {
   return view;
 }
 
+// [1, N, ...] as [N, ...].
+template <class Byte>
+BasicView<Byte> without_batch(const BasicView<Byte>& view) {
+  BasicView<Byte> out = view;
+  out.shape.rank = view.shape.rank - 1;
+  for (int axis = 0; axis < out.shape.rank; ++axis) {
+    out.shape.extent[static_cast<std::size_t>(axis)] = view.extent(axis + 1);
+    out.stride[static_cast<std::size_t>(axis)] = view.step(axis + 1);
+  }
+  return out;
+}
+
+// The states of sequences that take several tokens at once, which must be neighbours in the pool.
+TensorView consecutive(const TensorView& pool, std::span<const std::int64_t> slots) {
+  for (std::size_t n = 1; n < slots.size(); ++n) {
+    require(slots[n] == slots[0] + static_cast<std::int64_t>(n),
+            "the states of sequences of several tokens are not neighbours");
+  }
+  require(slots[0] >= 0 && slots.back() < pool.extent(0), "there is no state {} in a pool of {}", slots.back(),
+          pool.extent(0));
+  TensorView view = pool;
+  view.data += slots[0] * pool.step(0) * static_cast<std::int64_t>(sizeof(float));
+  view.shape.extent[0] = static_cast<std::int64_t>(slots.size());
+  return view;
+}
+
 void fill(const TensorView& view, float value) {
   std::fill_n(reinterpret_cast<float*>(view.data), view.shape.elements(), value);
 }
@@ -97,11 +123,11 @@ RecurrenceInputs Block::recurrence_inputs(const Batch& batch, const BlockActivat
 }
 
 RecurrenceForward Block::recurrence_forward_args(const Device& device, const Batch& batch, const BlockActivations& a,
-                                                 const BlockState& state) const {
+                                                 const TensorView& states) const {
   RecurrenceForward args;
   args.in = recurrence_inputs(batch, a);
-  args.in.h0 = state.recurrent;
-  args.ht = state.recurrent;
+  args.in.h0 = states;
+  args.ht = states;
   args.o = as_heads(a.o, 0, config_.value_heads(), config_.value_dim());
   args.chunk_states = a.chunk_states;
   args.run.threads = device.threads;
@@ -128,10 +154,44 @@ RecurrenceBackward Block::recurrence_backward_args(const Device& device, const B
 std::size_t Block::recurrence_workspace(const Device& device, const Batch& batch, const BlockActivations& a,
                                         BlockScratch& s, bool backward) const {
   std::size_t bytes = qdelta::recurrence_workspace(recurrence_forward_args(device, batch, a, {}));
+  // A step needs no more than the token-by-token form of the same rows, which is what short sequences get.
   if (backward) {
     bytes = std::max(bytes, qdelta::recurrence_workspace(recurrence_backward_args(device, batch, a, s)));
   }
   return bytes;
+}
+
+RecurrenceStep Block::recurrence_step_args(const Device& device, const BlockActivations& a,
+                                           const BlockState& state) const {
+  const RecurrenceInputs in = recurrence_inputs({}, a);
+  RecurrenceStep args;
+  args.rule = in.rule;
+  args.scale = in.scale;
+  args.qk_l2norm = in.qk_l2norm;
+  args.q = without_batch(in.q);
+  args.k = without_batch(in.k);
+  args.v = without_batch(in.v);
+  args.g = without_batch(in.g);
+  args.beta = without_batch(in.beta);
+  args.lambda = without_batch(in.lambda);
+  args.states = state.recurrent;
+  args.index = ConstTensorView(reinterpret_cast<const std::byte*>(state.slots.data()), DType::i64,
+                               {static_cast<std::int64_t>(state.slots.size())});
+  args.o = without_batch(as_heads(a.o, 0, config_.value_heads(), config_.value_dim()));
+  args.threads = device.threads;
+  return args;
+}
+
+void Block::run_recurrence(const Device& device, const Batch& batch, const BlockActivations& a, BlockScratch& s,
+                           const BlockState& state) const {
+  if (!state.recurrent) {
+    recurrence_forward(recurrence_forward_args(device, batch, a, {}), s.recurrence);
+  } else if (batch.rows() == batch.sequences()) {
+    recurrence_step(recurrence_step_args(device, a, state), s.recurrence);
+  } else {
+    recurrence_forward(recurrence_forward_args(device, batch, a, consecutive(state.recurrent, state.slots)),
+                       s.recurrence);
+  }
 }
 
 GatesForward Block::gates(std::span<const float> parameters, const BlockActivations& a) const {
@@ -179,10 +239,10 @@ void Block::forward(const Device& device, std::span<const float> parameters, con
   linear_forward(device, {s.normed, layout_.projections.in(parameters), a.projected, false});
   short_conv_forward(device, {columns(a.projected, 0, channels),
                               layout_.conv.exists() ? layout_.conv.in(parameters) : ConstTensorView(s.ones), a.mixed,
-                              batch.offsets, state.conv});
+                              batch.offsets, state.conv, state.slots});
   gates_forward(device, gates(parameters, a));
   fill_fixed_gates(a);
-  recurrence_forward(recurrence_forward_args(device, batch, a, state), s.recurrence);
+  run_recurrence(device, batch, a, s, state);
   gated_norm_forward(device, {a.o, columns(a.projected, layout_.gate_at, c.value_width()),
                               layout_.out_norm.in(parameters), s.head_out, epsilon});
   copy_rows(device, {a.x, a.middle});

@@ -63,8 +63,9 @@ struct BlockScratch {
 
 // Where a block finds and leaves its recurrent state, for inference. Missing views: start from zeros, keep nothing.
 struct BlockState {
-  TensorView conv;       // [sequences, conv_size - 1, channels]
-  TensorView recurrent;  // [sequences, HV, K, V]
+  TensorView conv;                      // [P, conv_size - 1, channels]
+  TensorView recurrent;                 // [P, HV, K, V]
+  std::span<const std::int64_t> slots;  // the state of each sequence
 };
 
 class Block {
@@ -85,11 +86,16 @@ class Block {
  private:
   [[nodiscard]] RecurrenceInputs recurrence_inputs(const Batch& batch, const BlockActivations& a) const;
   [[nodiscard]] RecurrenceForward recurrence_forward_args(const Device& device, const Batch& batch,
-                                                          const BlockActivations& a, const BlockState& state) const;
+                                                          const BlockActivations& a, const TensorView& states) const;
+  [[nodiscard]] RecurrenceStep recurrence_step_args(const Device& device, const BlockActivations& a,
+                                                    const BlockState& state) const;
   [[nodiscard]] RecurrenceBackward recurrence_backward_args(const Device& device, const Batch& batch,
                                                             const BlockActivations& a, const BlockScratch& s) const;
   [[nodiscard]] GatesForward gates(std::span<const float> parameters, const BlockActivations& a) const;
   void fill_fixed_gates(const BlockActivations& a) const;
+  // o from q, k, v and the gates: in place on the pool of states where every sequence has one token.
+  void run_recurrence(const Device& device, const Batch& batch, const BlockActivations& a, BlockScratch& s,
+                      const BlockState& state) const;
   void mixer_backward(const Device& device, std::span<const float> parameters, std::span<float> gradients,
                       const Batch& batch, const BlockActivations& a, BlockScratch& s, const TensorView& dx) const;
   void mlp_backward(const Device& device, std::span<const float> parameters, std::span<float> gradients,

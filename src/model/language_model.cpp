@@ -9,12 +9,12 @@ LanguageModel::LanguageModel(const ModelConfig& config)
   for (const BlockLayout& block : layout_.blocks) blocks_.emplace_back(layout_.config, block);
 }
 
-ModelStates::ModelStates(const ModelConfig& c, std::int64_t sequences) {
+ModelStates::ModelStates(const ModelConfig& c, std::int64_t count) {
   const std::int64_t channels = 2 * c.key_width() + c.value_width();
   const std::int64_t width = c.use_short_conv ? c.conv_size : 1;
   for (std::int64_t i = 0; i < c.num_hidden_layers; ++i) {
-    conv.emplace_back(DType::f32, Shape{sequences, width - 1, channels});
-    recurrent.emplace_back(DType::f32, Shape{sequences, c.value_heads(), c.head_dim, c.value_dim()});
+    conv.emplace_back(DType::f32, Shape{count, width - 1, channels});
+    recurrent.emplace_back(DType::f32, Shape{count, c.value_heads(), c.head_dim, c.value_dim()});
   }
 }
 
@@ -23,6 +23,32 @@ std::size_t ModelStates::bytes() const {
   for (const Tensor& tensor : conv) sum += tensor.bytes();
   for (const Tensor& tensor : recurrent) sum += tensor.bytes();
   return sum;
+}
+
+namespace {
+
+// The bytes of one slot of a pool.
+std::span<std::byte> slot_of(Tensor& pool, std::int64_t slot) {
+  const auto size = pool.bytes() / static_cast<std::size_t>(std::max<std::int64_t>(pool.shape()[0], 1));
+  return {pool.data() + static_cast<std::size_t>(slot) * size, size};
+}
+std::span<const std::byte> slot_of(const Tensor& pool, std::int64_t slot) {
+  const std::span<std::byte> bytes = slot_of(const_cast<Tensor&>(pool), slot);
+  return {bytes.data(), bytes.size()};
+}
+
+}  // namespace
+
+void ModelStates::clear(std::int64_t slot) {
+  for (Tensor& pool : conv) std::ranges::fill(slot_of(pool, slot), std::byte{});
+  for (Tensor& pool : recurrent) std::ranges::fill(slot_of(pool, slot), std::byte{});
+}
+
+void ModelStates::copy(const ModelStates& from, std::int64_t slot, std::int64_t to) {
+  for (std::size_t i = 0; i < conv.size(); ++i) {
+    std::ranges::copy(slot_of(from.conv[i], slot), slot_of(conv[i], to).begin());
+    std::ranges::copy(slot_of(from.recurrent[i], slot), slot_of(recurrent[i], to).begin());
+  }
 }
 
 namespace {
@@ -95,6 +121,7 @@ std::size_t ModelRunner::activation_bytes(std::int64_t rows, std::int64_t sequen
 }
 
 void ModelRunner::plan(const ModelInput& input, bool training) {
+  require(!input.ids.empty(), "there are no tokens to run");
   require(!input.offsets.empty() && input.offsets.front() == 0 &&
               input.offsets.back() == static_cast<std::int64_t>(input.ids.size()),
           "the offsets of the sequences do not span the {} tokens", input.ids.size());
@@ -111,7 +138,7 @@ void ModelRunner::plan(const ModelInput& input, bool training) {
   plan_->scratch.recurrence = {recurrence_memory_.data(), recurrence_memory_.size()};
 }
 
-void ModelRunner::run_blocks(const ModelInput& input, bool training, ModelStates* states) {
+void ModelRunner::run_blocks(const ModelInput& input, bool training, const StateSlots& states) {
   plan(input, training);
   const std::span<const float> parameters = model_.parameters();
   const auto layers = model_.blocks().size();
@@ -120,9 +147,8 @@ void ModelRunner::run_blocks(const ModelInput& input, bool training, ModelStates
     BlockActivations& a = plan_->block_at(i);
     a.x = plan_->stream_at(i);
     BlockState state;
-    if (states != nullptr) {
-      state.conv = states->conv[i].view();
-      state.recurrent = states->recurrent[i].view();
+    if (states.states != nullptr) {
+      state = {states.states->conv[i].view(), states.states->recurrent[i].view(), states.slots};
     }
     model_.blocks()[i].forward(device_, parameters, {input.offsets}, a, plan_->scratch, plan_->stream_at(i + 1), state);
   }
@@ -130,12 +156,12 @@ void ModelRunner::run_blocks(const ModelInput& input, bool training, ModelStates
                              plan_->inverse_rms, static_cast<float>(model_.config().norm_eps)});
 }
 
-void ModelRunner::logits(const ModelInput& input, const TensorView& out, ModelStates* states) {
+void ModelRunner::logits(const ModelInput& input, const TensorView& out, const StateSlots& states) {
   run_blocks(input, false, states);
   linear_forward(device_, {plan_->normed, model_.layout().head.in(model_.parameters()), out, false});
 }
 
-void ModelRunner::last_logits(const ModelInput& input, const TensorView& out, ModelStates* states) {
+void ModelRunner::last_logits(const ModelInput& input, const TensorView& out, const StateSlots& states) {
   run_blocks(input, false, states);
   const auto sequences = static_cast<std::int64_t>(input.offsets.size()) - 1;
   // The last rows, side by side; the stream is free by now. An empty sequence has no last token to speak of.
@@ -148,7 +174,7 @@ void ModelRunner::last_logits(const ModelInput& input, const TensorView& out, Mo
 }
 
 void ModelRunner::losses(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> out,
-                         ModelStates* states) {
+                         std::span<std::int32_t> best, const StateSlots& states) {
   run_blocks(input, false, states);
   const ConstTensorView head = model_.layout().head.in(model_.parameters());
   for (std::int64_t begin = 0; begin < plan_->rows; begin += kHeadRows) {
@@ -157,7 +183,8 @@ void ModelRunner::losses(const ModelInput& input, std::span<const std::int32_t> 
     const auto at = static_cast<std::size_t>(begin);
     const auto size = static_cast<std::size_t>(count);
     linear_forward(device_, {rows_of(plan_->normed, begin, count), head, block, false});
-    cross_entropy(device_, {block, targets.subspan(at, size), out.subspan(at, size), false, 1.0F});
+    cross_entropy(device_, {block, targets.subspan(at, size), out.subspan(at, size),
+                            best.empty() ? best : best.subspan(at, size), false, 1.0F});
   }
 }
 
@@ -166,7 +193,7 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
   const ParameterLayout& layout = model_.layout();
   require(targets.size() == input.ids.size(), "{} targets for {} tokens", targets.size(), input.ids.size());
   require(static_cast<std::int64_t>(gradients.size()) == layout.size, "the gradients have another size than the model");
-  run_blocks(input, true, nullptr);
+  run_blocks(input, true, {});
   const std::span<const float> parameters = model_.parameters();
   const std::int64_t counted =
       count > 0 ? count : std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
@@ -184,8 +211,12 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
     const TensorView normed = rows_of(plan_->normed, begin, size);
     const std::span<float> block_losses(losses.data(), static_cast<std::size_t>(size));
     linear_forward(device_, {normed, head, block, false});
-    cross_entropy(device_, {block, targets.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size)),
-                            block_losses, true, scale});
+    cross_entropy(device_, {block,
+                            targets.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size)),
+                            block_losses,
+                            {},
+                            true,
+                            scale});
     for (const float value : block_losses) loss += value;
     linear_backward(device_, {normed, head, block, {}, d_head, false});
     linear_backward(device_, {normed, head, block, normed, {}, false});

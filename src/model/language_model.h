@@ -36,14 +36,25 @@ class LanguageModel {
   AlignedBuffer storage_;
 };
 
-// The recurrent states of some sequences, one entry per block. A state is what a prefix leaves behind, whatever its
-// length.
+// A pool of recurrent states, one tensor of each kind per block. A state is what a prefix leaves behind, whatever its
+// length: all zeros for no prefix at all.
 struct ModelStates {
-  std::vector<Tensor> conv;       // [sequences, conv_size - 1, channels]
-  std::vector<Tensor> recurrent;  // [sequences, HV, K, V]
+  std::vector<Tensor> conv;       // [P, conv_size - 1, channels]
+  std::vector<Tensor> recurrent;  // [P, HV, K, V]
 
-  ModelStates(const ModelConfig& config, std::int64_t sequences);
+  ModelStates(const ModelConfig& config, std::int64_t count);
+  [[nodiscard]] std::int64_t count() const { return recurrent.front().shape()[0]; }
   [[nodiscard]] std::size_t bytes() const;
+  void clear(std::int64_t slot);
+  // Slot `to` of this pool becomes a copy of slot `slot` of `from`.
+  void copy(const ModelStates& from, std::int64_t slot, std::int64_t to);
+};
+
+// Which states the sequences of a call start from and leave behind. Sequences of several tokens need neighbouring
+// slots.
+struct StateSlots {
+  ModelStates* states = nullptr;  // null: start from nothing, keep nothing
+  std::span<const std::int64_t> slots;
 };
 
 // What to run: `ids` of all sequences one after the other, sequence n being [offsets[n], offsets[n + 1]).
@@ -61,12 +72,13 @@ class ModelRunner {
   ModelRunner& operator=(const ModelRunner&) = delete;
 
   // logits [N, vocabulary] of every token. With `states`, starts from them and leaves the new ones.
-  void logits(const ModelInput& input, const TensorView& out, ModelStates* states = nullptr);
+  void logits(const ModelInput& input, const TensorView& out, const StateSlots& states = {});
   // logits [sequences, vocabulary] of each sequence's last token.
-  void last_logits(const ModelInput& input, const TensorView& out, ModelStates* states = nullptr);
-  // The loss of every token whose target is not negative (elsewhere 0); targets[n] is the token after ids[n].
+  void last_logits(const ModelInput& input, const TensorView& out, const StateSlots& states = {});
+  // The loss of every token whose target is not negative (elsewhere 0); targets[n] is the token after ids[n]. `best`,
+  // if not empty, receives the most likely next token of each.
   void losses(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> out,
-              ModelStates* states = nullptr);
+              std::span<std::int32_t> best = {}, const StateSlots& states = {});
   // The mean loss over targets that are not negative, adds its gradients to `gradients`. A batch in
   // several pieces passes the number of targets of the whole as `count`; 0: of this piece.
   double loss_and_gradients(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> gradients,
@@ -80,7 +92,7 @@ class ModelRunner {
 
   void plan(const ModelInput& input, bool training);
   // From ids to the normalised output of the last block, in plan_->normed.
-  void run_blocks(const ModelInput& input, bool training, ModelStates* states);
+  void run_blocks(const ModelInput& input, bool training, const StateSlots& states);
 
   const LanguageModel& model_;
   Device device_;

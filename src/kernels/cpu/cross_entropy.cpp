@@ -1,4 +1,5 @@
 // loss = log sum_v exp(z_v) - z_target;   dz = scale (softmax(z) - onehot(target)), in place of z
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/row_sums.h"
@@ -82,6 +83,10 @@ void cross_entropy(const Device& device, const CrossEntropy& args) {
   }
   const auto run = HWY_DYNAMIC_DISPATCH(cpu::CrossEntropyRow);
   cpu::for_rows(device, rows, [&](std::int64_t r) {
+    if (!args.best.empty()) {
+      const float* z = cpu::floats(args.logits) + r * args.logits.step(0);
+      args.best[static_cast<std::size_t>(r)] = static_cast<std::int32_t>(std::max_element(z, z + width) - z);
+    }
     args.loss[static_cast<std::size_t>(r)] = run(cpu::floats(args.logits) + r * args.logits.step(0), width,
                                                  args.targets[static_cast<std::size_t>(r)], args.gradient, args.scale);
   });

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/threads.h"
+#include "kernels/cpu/linear_few_rows.h"
 #include "kernels/cpu/view_check.h"
 #include "kernels/layers.h"
 
@@ -52,6 +53,7 @@ void linear_forward(const Device& device, const LinearForward& args) {
   const Matrix y = matrix_of(args.y, "y");
   require(x.cols == w.cols && y.rows == x.rows && y.cols == w.rows, "linear: x {}, w {} and y {} do not fit",
           args.x.shape.text(), args.w.shape.text(), args.y.shape.text());
+  if (x.rows <= cpu::kFewRows) return cpu::linear_few_rows(device, args);
   product(device, 'N', 'T', x, w, y, x.cols, args.add);
 }
 

@@ -147,9 +147,10 @@ void short_conv_forward(const Device& device, const ShortConvForward& args) {
     const std::int64_t n = index / blocks;
     const std::int64_t begin = index % blocks * kChannelBlock;
     const std::int64_t first = args.offsets[n];
+    const std::int64_t slot = args.slots.empty() ? n : args.slots[n];
     run(floats(args.x) + first * args.x.step(0), args.x.step(0), weight_t, floats(args.y) + first * args.y.step(0),
-        args.y.step(0), args.state ? floats(args.state) + n * (W - 1) * channels : nullptr, args.offsets[n + 1] - first,
-        channels, W, begin, std::min(channels, begin + kChannelBlock));
+        args.y.step(0), args.state ? floats(args.state) + slot * (W - 1) * channels : nullptr,
+        args.offsets[n + 1] - first, channels, W, begin, std::min(channels, begin + kChannelBlock));
   });
 }
 

@@ -1,0 +1,91 @@
+#include "io/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+
+#include "core/error.h"
+
+namespace qdelta {
+namespace {
+
+constexpr int kAttempts = 1000;  // at a free name for the temporary; leftovers of a killed process may hold some
+constexpr std::size_t kLargestWrite = std::size_t{1} << 30;  // some systems refuse more than 2 GiB in one call
+
+std::atomic<std::uint64_t> temporaries_made{0};
+
+}  // namespace
+
+AtomicFile::AtomicFile(const std::string& path) : path_(path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  name_ = slash == std::string::npos ? path : path.substr(slash + 1);
+  if (name_.empty() || name_ == "." || name_ == "..") fail(Status::io, "cannot write \"{}\": it names no file", path);
+  // A name with a NUL in it would be cut there by the system calls, and another file written.
+  if (path.find('\0') != std::string::npos) fail(Status::io, "cannot write {}: the path has a NUL byte", path.c_str());
+
+  folder_ = FileDescriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder_) fail(Status::io, "cannot write {}: folder {}: {}", path, folder, reason_of(errno));
+
+  // rename would find this out too, but only after everything has been written.
+  struct stat info {};
+  if (::fstatat(folder_.get(), name_.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(info.st_mode)) {
+    fail(Status::io, "cannot write {}: {}", path, reason_of(EISDIR));
+  }
+
+  for (int attempt = 0; attempt < kAttempts && !file_; ++attempt) {
+    temporary_ = fmt::format(".qdelta-{}-{}.tmp", ::getpid(), temporaries_made++);
+    // Mode 0666 leaves the permissions to the umask, as for any file a program writes; mkstemp would force 0600.
+    file_ = FileDescriptor(::openat(folder_.get(), temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!file_ && errno != EEXIST) break;
+  }
+  if (!file_) {
+    fail(Status::io, "cannot write {}: creating {} in {}: {}", path, temporary_, folder, reason_of(errno));
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (state_ != State::committed) ::unlinkat(folder_.get(), temporary_.c_str(), 0);
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  check_open("write to");
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file_.get(), bytes.data(), std::min(bytes.size(), kLargestWrite));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail_with("writing", errno);
+    if (written == 0) fail_with("writing", ENOSPC);  // accepted nothing and gave no reason: do not try for ever
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+void AtomicFile::commit() {
+  check_open("commit");
+  if (::fsync(file_.get()) != 0) fail_with("flushing to disk", errno);
+  if (file_.close() != 0) fail_with("closing", errno);
+  if (::renameat(folder_.get(), temporary_.c_str(), folder_.get(), name_.c_str()) != 0) {
+    fail_with("renaming the finished file", errno);
+  }
+  state_ = State::committed;
+  // Some file systems cannot flush a folder and say EINVAL: there is nothing more to be done on those.
+  if (::fsync(folder_.get()) != 0 && errno != EINVAL) {
+    fail(Status::io, "{} is written, but its folder could not be flushed to disk: {}", path_, reason_of(errno));
+  }
+}
+
+void AtomicFile::fail_with(const char* doing, int error) {
+  state_ = State::failed;
+  fail(Status::io, "cannot write {}: {}: {}", path_, doing, reason_of(error));
+}
+
+void AtomicFile::check_open(const char* doing) const {
+  if (state_ == State::failed) fail(Status::io, "cannot {} {}: an earlier write to it failed", doing, path_);
+  if (state_ == State::committed) fail(Status::internal, "cannot {} {}: it is already committed", doing, path_);
+}
+
+}  // namespace qdelta

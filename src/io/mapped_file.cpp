@@ -1,0 +1,50 @@
+#include "io/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "core/error.h"
+#include "io/file_descriptor.h"
+
+namespace qdelta {
+
+MappedFile::MappedFile(const std::string& path) {
+  // A path with a NUL in it would be cut there by the system call, and another file opened.
+  if (path.find('\0') != std::string::npos) fail(Status::io, "cannot open {}: the path has a NUL byte", path.c_str());
+  // Without O_NONBLOCK, opening a named pipe would wait for a writer before we could say that it is not a file.
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) fail(Status::io, "cannot open {}: {}", path, reason_of(errno));
+
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) fail(Status::io, "cannot read the size of {}: {}", path, reason_of(errno));
+  if (S_ISDIR(info.st_mode)) fail(Status::io, "cannot read {}: {}", path, reason_of(EISDIR));
+  if (!S_ISREG(info.st_mode)) fail(Status::io, "cannot read {}: it is a device, pipe or socket, not a file", path);
+  if (info.st_size == 0) return;  // mmap refuses a length of zero
+
+  const auto size = static_cast<std::size_t>(info.st_size);
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (address == MAP_FAILED) fail(Status::io, "cannot map {} ({} bytes): {}", path, size, reason_of(errno));
+  data_ = static_cast<std::byte*>(address);
+  size_ = size;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  // What this one held goes to `other` and is unmapped with it.
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+}  // namespace qdelta

@@ -1,0 +1,145 @@
+// What the tests of src/io share: a folder that goes away, whole-file reads and writes, and expecting an Error.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "core/memory.h"
+
+namespace qdelta::testing {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = ::testing::TempDir() + "/qdelta-io-XXXXXX";
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder");
+    path_ = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::permissions(path_, std::filesystem::perms::owner_all, ignored);
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  TemporaryFolder(TemporaryFolder&&) = delete;
+  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
+  // How many files there are: a temporary left behind shows here.
+  [[nodiscard]] std::ptrdiff_t count() const {
+    return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator());
+  }
+
+ private:
+  std::string path_;
+};
+
+// Permissions do not hold root back, and tests in containers run as root: become nobody for a while. False where the
+// container knows no such user.
+class Unprivileged {
+ public:
+  Unprivileged() : was_root_(::geteuid() == 0), succeeded_(!was_root_ || ::seteuid(65534) == 0) {}
+  ~Unprivileged() {
+    if (was_root_ && ::seteuid(0) != 0) std::abort();
+  }
+  Unprivileged(const Unprivileged&) = delete;
+  Unprivileged& operator=(const Unprivileged&) = delete;
+  Unprivileged(Unprivileged&&) = delete;
+  Unprivileged& operator=(Unprivileged&&) = delete;
+
+  [[nodiscard]] explicit operator bool() const { return succeeded_; }
+
+ private:
+  bool was_root_;
+  bool succeeded_;
+};
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+inline void write_file(const std::string& path, std::string_view contents) {
+  std::ofstream stream(path, std::ios::binary);
+  stream.write(contents.data(), static_cast<std::streamsize>(contents.size()));
+  ASSERT_TRUE(stream.good()) << path;
+}
+
+inline std::vector<std::byte> to_bytes(std::string_view text) {
+  std::vector<std::byte> bytes(text.size());
+  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+// Runs `action`, which must throw an Error of this status with each of these pieces in its message.
+template <class Action>
+void expect_error(Status status, const std::vector<std::string>& pieces, Action&& action) {
+  try {
+    static_cast<void>(action());
+    ADD_FAILURE() << "no error; expected one that says: " << (pieces.empty() ? "" : pieces.front());
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), status) << error.what();
+    for (const std::string& piece : pieces) {
+      EXPECT_NE(std::string_view(error.what()).find(piece), std::string_view::npos)
+          << "message: " << error.what() << "\nshould contain: " << piece;
+    }
+  }
+}
+
+// In memory as in a mapped file: at an aligned address.
+class FileInMemory {
+ public:
+  explicit FileInMemory(std::string_view contents) : buffer_(contents.size()) {
+    if (!contents.empty()) std::memcpy(buffer_.data(), contents.data(), contents.size());
+  }
+  [[nodiscard]] std::span<const std::byte> bytes() const { return {buffer_.data(), buffer_.size()}; }
+
+ private:
+  AlignedBuffer buffer_;
+};
+
+inline std::string with_length(std::uint64_t length, std::string_view rest) {
+  std::string file(8, '\0');
+  std::memcpy(file.data(), &length, 8);
+  return file.append(rest);
+}
+
+// A file of this header, padded to a multiple of 8, and so many bytes of data.
+inline std::string file_of(std::string header, std::size_t data_bytes) {
+  header.append((8 - header.size() % 8) % 8, ' ');
+  return with_length(header.size(), header) + std::string(data_bytes, '\1');
+}
+
+// The header of a file whose tensors are these: name, begin and end of so many bytes.
+struct Bytes {
+  std::string_view name;
+  int begin;
+  int end;
+};
+inline std::string header_of_bytes(const std::vector<Bytes>& tensors) {
+  std::string header;
+  for (const auto& [name, begin, end] : tensors) {
+    header += header.empty() ? '{' : ',';
+    header +=
+        fmt::format(R"("{}":{{"dtype":"U8","shape":[{}],"data_offsets":[{},{}]}})", name, end - begin, begin, end);
+  }
+  return header + '}';
+}
+
+}  // namespace qdelta::testing
