@@ -23,5 +23,7 @@ configure_package_config_file(cmake/qdeltaConfig.cmake.in ${CMAKE_BINARY_DIR}/qd
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/qdeltaConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/qdeltaConfig.cmake ${CMAKE_BINARY_DIR}/qdeltaConfigVersion.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/qdelta)
+# From the folder of the .pc file back to the prefix: what is installed can be moved.
+file(RELATIVE_PATH QDELTA_PC_TO_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/qdelta.pc.in ${CMAKE_BINARY_DIR}/qdelta.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/qdelta.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,4 +1,4 @@
-# Warnings are errors, and the sanitizers, in one interface target.
+# Warnings are errors, in one interface target; and what every file is compiled with.
 add_library(qdelta_warnings INTERFACE)
 target_compile_options(qdelta_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion>
@@ -7,7 +7,5 @@ target_compile_options(qdelta_warnings INTERFACE
 # Fused multiply-adds only where the code asks for them: the same source gives the same bits on every build.
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-ffp-contract=off>)
 
-if(QDELTA_SANITIZE)
-  add_compile_options(-fsanitize=${QDELTA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
-  add_link_options(-fsanitize=${QDELTA_SANITIZE})
-endif()
+include(cmake/sanitizers.cmake)
+include(cmake/cuda.cmake)

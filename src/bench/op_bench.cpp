@@ -172,7 +172,7 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
                     const std::function<void(const OpBenchRow&)>& report) {
   Case data(options, s, T, static_cast<std::uint64_t>(T));
   const Execution run{Form::chunk, options.chunk, options.threads};
-  const int chunk = options.chunk > 0 ? options.chunk : kDefaultChunk;
+  int chunk = options.chunk > 0 ? options.chunk : kForwardChunk;
   const auto tokens = static_cast<double>(T);
   const auto heads = static_cast<double>(s.heads);
   const auto K = static_cast<double>(s.K);
@@ -198,6 +198,8 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
   const RecurrenceBackward backward = data.backward(run);
   const std::span<std::byte> backward_space = scratch.of(recurrence_workspace(backward));
   row.op = "backward";
+  chunk = options.chunk > 0 ? options.chunk : kDefaultChunk;
+  row.chunk = chunk;
   row.error = 0;  // its values are the tests' business: the reference takes minutes at these lengths
   seconds = median_seconds([&] { recurrence_backward(backward, backward_space); });
   row.us_per_token = seconds * 1e6 / tokens;

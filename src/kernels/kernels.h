@@ -23,11 +23,14 @@ enum class Form : int {
   oracle,     // token by token in float64, scalar
 };
 
+// Measured defaults. Where the states on entry to the chunks are kept for a backward, longer chunks keep fewer of them;
+// a forward alone has the least arithmetic in short ones.
 inline constexpr int kDefaultChunk = 64;
+inline constexpr int kForwardChunk = 16;
 
 struct Execution {
   Form form = Form::chunk;
-  int chunk = 0;    // 16, 32, 64 or 128; 0: the measured default
+  int chunk = 0;    // 16, 32, 64 or 128; 0: kDefaultChunk, or kForwardChunk in a forward that keeps no chunk_states
   int threads = 0;  // 0: all
   // Where q, k and v are bfloat16 and the processor has instructions for it, the large products of the chunk form round
   // their operands to bfloat16 too (states and sums stay float32). False: float32 throughout.

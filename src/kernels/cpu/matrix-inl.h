@@ -101,23 +101,42 @@ HWY_INLINE void LowerOfProduct(std::int64_t rows, std::int64_t inner, const floa
   }
 }
 
+// C += A B with A lower triangular, for kTileRows rows and NV vectors of columns on the diagonal of A.
+template <int NV>
+HWY_INLINE void LowerTile(const float* HWY_RESTRICT a, std::int64_t lda, const float* HWY_RESTRICT b, std::int64_t ldb,
+                          float* HWY_RESTRICT c, std::int64_t ldc) {
+  const Floats d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  Vector sum[kTileRows][NV];
+  for (int r = 0; r < kTileRows; ++r) {
+    for (int n = 0; n < NV; ++n) sum[r][n] = hn::Load(d, c + r * ldc + n * lanes);
+  }
+  for (int i = 0; i < kTileRows; ++i) {
+    Vector right[NV];
+    for (int n = 0; n < NV; ++n) right[n] = hn::Load(d, b + i * ldb + n * lanes);
+    for (int r = i; r < kTileRows; ++r) {
+      const Vector value = hn::Set(d, a[r * lda + i]);
+      for (int n = 0; n < NV; ++n) sum[r][n] = hn::MulAdd(value, right[n], sum[r][n]);
+    }
+  }
+  for (int r = 0; r < kTileRows; ++r) {
+    for (int n = 0; n < NV; ++n) hn::Store(sum[r][n], d, c + r * ldc + n * lanes);
+  }
+}
+
 // C += A B with A lower triangular. Nothing above A's diagonal is read, and no product with a later row of B is formed:
 // what is infinite or NaN in a later token must not reach an earlier one.
 HWY_INLINE void LowerTimes(std::int64_t rows, std::int64_t cols, const float* a, std::int64_t lda, const float* b,
                            std::int64_t ldb, float* c, std::int64_t ldc) {
-  const Floats d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Floats()));
   for (std::int64_t m = 0; m < rows; m += kTileRows) {
     if (m > 0) Band<Left::row_major, Into::add>(a + m * lda, lda, b, ldb, c + m * ldc, ldc, cols, m);
-    for (std::int64_t n = 0; n < cols; n += lanes) {
-      for (int r = 0; r < kTileRows; ++r) {
-        Vector sum = hn::Load(d, c + (m + r) * ldc + n);
-        for (int i = 0; i <= r; ++i) {
-          sum = hn::MulAdd(hn::Set(d, a[(m + r) * lda + m + i]), hn::Load(d, b + (m + i) * ldb + n), sum);
-        }
-        hn::Store(sum, d, c + (m + r) * ldc + n);
-      }
+    const float* diagonal = a + m * lda + m;
+    std::int64_t n = 0;
+    for (; n + 2 * lanes <= cols; n += 2 * lanes) {
+      LowerTile<2>(diagonal, lda, b + m * ldb + n, ldb, c + m * ldc + n, ldc);
     }
+    for (; n < cols; n += lanes) LowerTile<1>(diagonal, lda, b + m * ldb + n, ldb, c + m * ldc + n, ldc);
   }
 }
 
@@ -129,43 +148,54 @@ HWY_INLINE void LowerTransposedTimes(std::int64_t rows, std::int64_t cols, const
   }
 }
 
+// Solves (I - L) Y = R in place of R, for kTileRows rows and NV vectors of columns on the diagonal of L. `down`: from
+// the first row to the last; otherwise with L transposed, from the last row to the first.
+template <int NV, bool down>
+HWY_INLINE void SolveTile(const float* HWY_RESTRICT l, std::int64_t ldl, float* HWY_RESTRICT r, std::int64_t ldr) {
+  const Floats d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  Vector y[kTileRows][NV];
+  for (int i = 0; i < kTileRows; ++i) {
+    for (int n = 0; n < NV; ++n) y[i][n] = hn::Load(d, r + i * ldr + n * lanes);
+  }
+  // As soon as a row is known it is taken out of all that depend on it, which then do not wait for each other.
+  for (int step = 0; step < kTileRows; ++step) {
+    const int i = down ? step : kTileRows - 1 - step;
+    for (int j = down ? i + 1 : 0; j < (down ? kTileRows : i); ++j) {
+      const Vector value = hn::Set(d, down ? l[j * ldl + i] : l[i * ldl + j]);
+      for (int n = 0; n < NV; ++n) y[j][n] = hn::MulAdd(value, y[i][n], y[j][n]);
+    }
+    for (int n = 0; n < NV; ++n) hn::Store(y[i][n], d, r + i * ldr + n * lanes);
+  }
+}
+
+template <bool down>
+HWY_INLINE void SolveDiagonal(std::int64_t cols, const float* l, std::int64_t ldl, float* r, std::int64_t ldr) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Floats()));
+  std::int64_t n = 0;
+  for (; n + 2 * lanes <= cols; n += 2 * lanes) SolveTile<2, down>(l, ldl, r + n, ldr);
+  for (; n < cols; n += lanes) SolveTile<1, down>(l, ldl, r + n, ldr);
+}
+
 // Solves (I - L) Y = R in place of R, L strictly lower triangular: row by row, Y_r = R_r + sum_{i<r} L_ri Y_i.
 HWY_INLINE void SolveLower(std::int64_t rows, std::int64_t cols, const float* l, std::int64_t ldl, float* r,
                            std::int64_t ldr) {
-  const Floats d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   for (std::int64_t m = 0; m < rows; m += kTileRows) {
     if (m > 0) Band<Left::row_major, Into::add>(l + m * ldl, ldl, r, ldr, r + m * ldr, ldr, cols, m);
-    for (std::int64_t n = 0; n < cols; n += lanes) {
-      Vector y[kTileRows];
-      for (int i = 0; i < kTileRows; ++i) y[i] = hn::Load(d, r + (m + i) * ldr + n);
-      for (int i = 0; i < kTileRows; ++i) {
-        for (int j = i + 1; j < kTileRows; ++j) y[j] = hn::MulAdd(hn::Set(d, l[(m + j) * ldl + m + i]), y[i], y[j]);
-        hn::Store(y[i], d, r + (m + i) * ldr + n);
-      }
-    }
+    SolveDiagonal<true>(cols, l + m * ldl + m, ldl, r + m * ldr, ldr);
   }
 }
 
 // Solves (I - L)^T Y = R in place of R: from the last row up, Y_r = R_r + sum_{i>r} L_ir Y_i.
 HWY_INLINE void SolveLowerTransposed(std::int64_t rows, std::int64_t cols, const float* l, std::int64_t ldl, float* r,
                                      std::int64_t ldr) {
-  const Floats d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   for (std::int64_t m = rows - kTileRows; m >= 0; m -= kTileRows) {
     const std::int64_t below = m + kTileRows;
     if (below < rows) {
       Band<Left::column_major, Into::add>(l + below * ldl + m, ldl, r + below * ldr, ldr, r + m * ldr, ldr, cols,
                                           rows - below);
     }
-    for (std::int64_t n = 0; n < cols; n += lanes) {
-      Vector y[kTileRows];
-      for (int i = 0; i < kTileRows; ++i) y[i] = hn::Load(d, r + (m + i) * ldr + n);
-      for (int i = kTileRows - 1; i >= 0; --i) {
-        for (int j = 0; j < i; ++j) y[j] = hn::MulAdd(hn::Set(d, l[(m + i) * ldl + m + j]), y[i], y[j]);
-        hn::Store(y[i], d, r + (m + i) * ldr + n);
-      }
-    }
+    SolveDiagonal<false>(cols, l + m * ldl + m, ldl, r + m * ldr, ldr);
   }
 }
 

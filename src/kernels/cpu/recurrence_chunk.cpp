@@ -70,11 +70,9 @@ HWY_INLINE void Residual(const PreparedChunk& chunk, bool erases, const float* v
 }
 
 HWY_INLINE void LoadRows(const InRows& rows, std::int64_t first, const PreparedChunk& chunk, std::int64_t begin,
-                         std::int64_t width, std::int64_t padded_width, std::int64_t length, float* out) {
-  const auto size = static_cast<std::int64_t>(size_of(rows.dtype));
-  const std::int64_t offset = begin * rows.step * size;
+                         std::int64_t width, std::int64_t padded_width, float* out) {
+  const std::int64_t offset = begin * rows.step * static_cast<std::int64_t>(size_of(rows.dtype));
   for (std::int64_t r = 0; r < chunk.rows; ++r) {
-    PrefetchAhead(rows, first + r, length, offset, width * size);
     LoadRow(rows.row(first + r) + offset, rows.dtype, rows.step, width, out + r * kGroupStride, padded_width);
   }
   for (std::int64_t r = chunk.rows; r < chunk.padded; ++r) std::fill_n(out + r * kGroupStride, padded_width, 0.0F);
@@ -116,7 +114,7 @@ void ForwardUnit(const ChunkPlan& plan, const RecurrenceInputs& in, const Tensor
                                              plan.ldk, state, kGroupStride, s.reads + begin * kGroupStride,
                                              kGroupStride);
       }
-      LoadRows(v_rows, first, chunk, group * kGroup, plan.width(group), width, at.length(unit.sequence), s.fresh);
+      LoadRows(v_rows, first, chunk, group * kGroup, plan.width(group), width, s.fresh);
       Residual(chunk, erases, s.fresh, s.reads + rows * kGroupStride, s.fresh, width);
       if (erases) SolveLower(rows, width, chunk.correct, plan.ldc, s.fresh, kGroupStride);
 
@@ -235,8 +233,8 @@ void BackwardUnit(const ChunkPlan& plan, const RecurrenceBackward& args, const B
       const std::int64_t width = plan.padded_width(group);
       LoadState(state_of(chunk_states, first_chunk + c, unit.head), at.K, plan.Kp, group * kGroup, plan.width(group),
                 width, s.state, kGroupStride);
-      LoadRows(v_rows, first, s.chunk, group * kGroup, plan.width(group), width, at.length(unit.sequence), s.values);
-      LoadRows(do_rows, first, s.chunk, group * kGroup, plan.width(group), width, at.length(unit.sequence), s.d_out);
+      LoadRows(v_rows, first, s.chunk, group * kGroup, plan.width(group), width, s.values);
+      LoadRows(do_rows, first, s.chunk, group * kGroup, plan.width(group), width, s.d_out);
       BackwardGroup(plan, args, s.chunk, dv_rows, first, group, s, s.d_state + (group - unit.group_begin) * state_size);
     }
     if (plan.split) {
@@ -298,6 +296,12 @@ HWY_EXPORT(SumSharedHeads);
 
 namespace {
 
+Execution forward_execution(const RecurrenceForward& args) {
+  Execution run = args.run;
+  if (run.chunk == 0 && !args.chunk_states) run.chunk = kForwardChunk;
+  return run;
+}
+
 std::size_t forward_scratch_bytes(const ChunkPlan& plan) {
   BumpAllocator counter(nullptr);
   (void)ForwardScratch(plan, counter);
@@ -307,7 +311,7 @@ std::size_t forward_scratch_bytes(const ChunkPlan& plan) {
 }  // namespace
 
 std::size_t recurrence_chunk_workspace(const RecurrenceForward& args) {
-  const ChunkPlan plan(args.in, args.run);
+  const ChunkPlan plan(args.in, forward_execution(args));
   return forward_scratch_bytes(plan) * static_cast<std::size_t>(plan.threads);
 }
 
@@ -316,7 +320,7 @@ std::size_t recurrence_chunk_workspace(const RecurrenceBackward& args) {
 }
 
 void recurrence_chunk_forward(const RecurrenceForward& args, std::span<std::byte> workspace) {
-  const ChunkPlan plan(args.in, args.run);
+  const ChunkPlan plan(args.in, forward_execution(args));
   const std::size_t scratch = forward_scratch_bytes(plan);
   const auto run = HWY_DYNAMIC_DISPATCH(ForwardUnit);
   parallel_for(plan.units(), plan.threads, [&](std::int64_t index, int worker) {

@@ -26,27 +26,31 @@ HWY_INLINE void LoadTokens(const ChunkPlan& plan, const RecurrenceInputs& in, st
   const InRows g = at.rows(in.g, sequence, head);
   const InRows beta = at.rows(in.beta, sequence, head);
   const InRows lambda = at.rows(in.lambda, sequence, head);
+  const InRows v = at.rows(in.v, sequence, head);
   const std::int64_t length = at.length(sequence);
-  const std::int64_t row_bytes = at.K * static_cast<std::int64_t>(size_of(q.dtype));
   chunk.rows = std::min(plan.C, length - first);
   chunk.padded = round_up(chunk.rows, kVectorPad);
   for (std::int64_t r = 0; r < chunk.rows; ++r) {
     float* q_row = chunk.q + r * plan.ldk;
     float* k_row = chunk.k + r * plan.ldk;
-    PrefetchAhead(q, first + r, length, 0, row_bytes);
-    PrefetchAhead(k, first + r, length, 0, row_bytes);
+    PrefetchAhead(q, first + r, length, at.K);
+    PrefetchAhead(k, first + r, length, at.K);
+    PrefetchAhead(v, first + r, length, at.V);  // needed soon, and then row after row without a pause
     LoadRow(q.row(first + r), q.dtype, q.step, at.K, q_row, plan.Kp);
     LoadRow(k.row(first + r), k.dtype, k.step, at.K, k_row, plan.Kp);
-    chunk.q_inverse_norm[r] = in.qk_l2norm ? Normalise(q_row, plan.Kp) : 1.0F;
-    chunk.k_inverse_norm[r] = in.qk_l2norm ? Normalise(k_row, plan.Kp) : 1.0F;
+    const float k_square = Dot(k_row, k_row, plan.Kp);
+    const float q_factor = in.qk_l2norm ? InverseNorm(Dot(q_row, q_row, plan.Kp)) : 1.0F;
+    const float k_factor = in.qk_l2norm ? InverseNorm(k_square) : 1.0F;
+    chunk.q_inverse_norm[r] = q_factor;
+    chunk.k_inverse_norm[r] = k_factor;
     chunk.rule_in[r] = {gate_at(g, first + r), gate_at(beta, first + r), gate_at(lambda, first + r),
-                        Dot(k_row, k_row, plan.Kp)};
+                        k_square * k_factor * k_factor};
     const RuleOutputs<float> out = rule_forward(in.rule, chunk.rule_in[r]);
     chunk.decay[r] = std::exp(out.log_decay);
     chunk.erase[r] = out.erase;
     chunk.mix[r] = out.mix;
     chunk.write[r] = out.write;
-    Combine(1.0F, k_row, out.mix, q_row, chunk.x(plan.ldk) + r * plan.ldk, plan.Kp);
+    ScaleAndMix(q_factor, k_factor, out.mix, q_row, k_row, chunk.x(plan.ldk) + r * plan.ldk, plan.Kp);
   }
   for (std::int64_t r = chunk.rows; r < chunk.padded; ++r) {
     std::fill_n(chunk.q + r * plan.ldk, plan.Kp, 0.0F);

@@ -21,16 +21,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace qdelta::cpu::HWY_NAMESPACE {
 
-// Rows of one head are a whole token apart, too far for the processor to guess, so it is told: a row is asked for this
-// many rows before its turn.
+// Rows of one head are a whole token apart, too far for the processor to guess where the next one is, so it is told: a
+// row is asked for this many rows before its turn.
 inline constexpr std::int64_t kRowsAhead = 8;
 
-// Asks for `bytes` of the row that comes kRowsAhead rows after row t, if the sequence is that long.
+// Asks for `columns` of the row that comes kRowsAhead rows after row t, if the sequence is that long.
 template <class Byte>
-HWY_INLINE void PrefetchAhead(const RowsOf<Byte>& rows, std::int64_t t, std::int64_t length, std::int64_t offset,
-                              std::int64_t bytes) {
-  if (t + kRowsAhead >= length || rows.step != 1) return;
-  const std::byte* row = rows.row(t + kRowsAhead) + offset;
+HWY_INLINE void PrefetchAhead(const RowsOf<Byte>& rows, std::int64_t t, std::int64_t length, std::int64_t columns) {
+  if (t + kRowsAhead >= length || rows.base == nullptr || rows.step != 1) return;
+  const std::byte* row = rows.row(t + kRowsAhead);
+  const std::int64_t bytes = columns * static_cast<std::int64_t>(size_of(rows.dtype));
   for (std::int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(row + at);
 }
 
@@ -99,9 +99,16 @@ HWY_INLINE void StoreRow(std::byte* row, DType dtype, std::int64_t step, std::in
 HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, std::int64_t padded) {
   const Floats d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  Vector sum = hn::Zero(d);
-  for (std::int64_t i = 0; i < padded; i += lanes) sum = hn::MulAdd(hn::Load(d, a + i), hn::Load(d, b + i), sum);
-  return hn::GetLane(hn::SumOfLanes(d, sum));
+  // Two sums, so that one addition need not wait for the other.
+  Vector even = hn::Zero(d);
+  Vector odd = hn::Zero(d);
+  std::int64_t i = 0;
+  for (; i + 2 * lanes <= padded; i += 2 * lanes) {
+    even = hn::MulAdd(hn::Load(d, a + i), hn::Load(d, b + i), even);
+    odd = hn::MulAdd(hn::Load(d, a + i + lanes), hn::Load(d, b + i + lanes), odd);
+  }
+  for (; i < padded; i += lanes) even = hn::MulAdd(hn::Load(d, a + i), hn::Load(d, b + i), even);
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
 }
 
 // out = factor in
@@ -123,11 +130,21 @@ HWY_INLINE void Combine(float p, const float* a, float q, const float* b, float*
   }
 }
 
-// Divides by sqrt(sum of squares + epsilon); gives the factor.
-HWY_INLINE float Normalise(float* row, std::int64_t padded) {
-  const float inverse = 1.0F / std::sqrt(Dot(row, row, padded) + static_cast<float>(kNormEpsilon));
-  ScaleInto(inverse, row, row, padded);
-  return inverse;
+// The factor of the L2 norm, from the sum of squares.
+HWY_INLINE float InverseNorm(float sum) { return 1.0F / std::sqrt(sum + static_cast<float>(kNormEpsilon)); }
+
+// q and k times their factors in place, and x = k + mix q, in one sweep.
+HWY_INLINE void ScaleAndMix(float q_factor, float k_factor, float mix, float* HWY_RESTRICT q, float* HWY_RESTRICT k,
+                            float* HWY_RESTRICT x, std::int64_t padded) {
+  const Floats d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t i = 0; i < padded; i += lanes) {
+    const Vector vq = hn::Mul(hn::Load(d, q + i), hn::Set(d, q_factor));
+    const Vector vk = hn::Mul(hn::Load(d, k + i), hn::Set(d, k_factor));
+    hn::Store(vq, d, q + i);
+    hn::Store(vk, d, k + i);
+    hn::Store(hn::MulAdd(hn::Set(d, mix), vq, vk), d, x + i);
+  }
 }
 
 // grad <- (grad - y (y.grad)) / norm, y being the normalised row.

@@ -1,0 +1,57 @@
+# A thin front for CMake: each target installs what it needs (scripts/setup.sh), then does one thing.
+# JOBS=1 make build       fewer jobs at once
+# QDELTA_NO_SETUP=1 make  leave the system's packages alone
+
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+.PHONY: help build demo test bench lint asan tsan install dist clean
+
+help: ## this list
+	@echo "qdelta: a native engine for delta-rule language models. The targets:"
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+
+build: ## build the engine, build/qdelta, and its tests
+	@scripts/build.sh cpu $(JOBS)
+
+demo: ## see what it does: builds it, then runs it on small things and explains them
+	@scripts/build.sh cpu $(JOBS)
+	@scripts/demo.sh
+
+test: ## build and run all tests
+	@scripts/build.sh cpu $(JOBS)
+	@echo "test: running the tests"
+	@ctest --preset cpu
+
+bench: ## time the operators on this machine
+	@scripts/build.sh cpu $(JOBS)
+	@build/qdelta bench op
+
+lint: ## check the format, the C++ (clang-tidy) and the scripts; checks again only what changed
+	@scripts/lint.sh $(JOBS)
+
+asan: ## the tests under the address and undefined-behaviour sanitizers
+	@scripts/build.sh asan $(JOBS)
+	@echo "asan: running the tests"
+	@ctest --preset asan
+
+tsan: ## the tests under the thread sanitizer, built with Clang
+	@scripts/build.sh tsan $(JOBS)
+	@echo "tsan: running the tests"
+	@ctest --preset tsan
+
+install: ## install the binary, the library and its header: make install PREFIX=/usr/local
+	@scripts/build.sh cpu $(JOBS)
+	@echo "install: into $(DESTDIR)$(PREFIX)"
+	@cmake --install build --prefix "$(PREFIX)"
+
+dist: ## make dist/qdelta-VERSION-linux-ARCH, a folder that runs on other machines, and its .tar.gz
+	@scripts/build.sh cpu $(JOBS)
+	@scripts/dist.sh
+
+clean: ## remove everything that was built
+	@echo "clean: removing build*/ and dist/"
+	@rm -rf build build-asan build-tsan build-cuda dist

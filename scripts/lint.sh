@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Checks format, C++ and scripts: scripts/lint.sh [JOBS]. Says all that is wrong before it fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+jobs=${1:-$(nproc)}
+failed=false
+
+# Tracked files and new ones; in a tree without git, all that is not built.
+files() {
+  if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+    git ls-files --cached --others --exclude-standard -- "$@" | while read -r file; do
+      if [[ -f $file ]]; then echo "$file"; fi
+    done
+  else
+    local pattern names=()
+    for pattern in "$@"; do names+=(-o -path "./$pattern"); done
+    find . -path './build*' -prune -o -path ./dist -prune -o -type f \( "${names[@]:1}" \) -print
+  fi
+}
+
+scripts/setup.sh lint
+
+mapfile -t sources < <(files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh')
+echo "lint: clang-format on ${#sources[@]} files"
+clang-format --dry-run -Werror "${sources[@]}" || {
+  echo "lint: to put the format right: clang-format -i FILE"
+  failed=true
+}
+
+mapfile -t shell < <(files '*.sh' '.ci/run')
+echo "lint: bash -n and shellcheck on ${#shell[@]} scripts"
+for file in "${shell[@]}"; do bash -n "$file" || failed=true; done
+shellcheck "${shell[@]}" || failed=true
+
+if [[ ! -f build/build.ninja ]]; then cmake --preset cpu >/dev/null; fi
+# New and removed files must be in the compile database.
+ninja -C build build.ninja >/dev/null
+python3 scripts/tidy.py build "$jobs" || failed=true
+
+if $failed; then echo "lint: not in order"; exit 1; fi
+echo "lint: all in order"

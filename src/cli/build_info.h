@@ -1,0 +1,19 @@
+// How this binary was built.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace qdelta {
+
+struct BuildInfo {
+  std::string compiler;  // "GCC 12.2.0"
+  int cpp_standard = 0;  // 20
+  std::string type;      // "optimised, without assertions"
+  std::string architecture;
+  std::vector<std::string> sanitizers;
+};
+
+[[nodiscard]] BuildInfo build_info();
+
+}  // namespace qdelta

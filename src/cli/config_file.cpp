@@ -1,0 +1,36 @@
+#include "cli/config_file.h"
+
+#include <CLI/CLI.hpp>
+
+#include <fstream>
+
+#include "core/error.h"
+
+namespace qdelta {
+
+void apply_config_file(CLI::App& command, const std::string& path) {
+  std::ifstream in(path);
+  if (!in) fail(Status::io, "cannot read {}", path);
+  std::vector<CLI::ConfigItem> items;
+  try {
+    items = CLI::ConfigTOML().from_config(in);
+  } catch (const CLI::Error& error) {
+    fail(Status::corrupt, "{}: {}", path, error.what());
+  }
+  for (const CLI::ConfigItem& item : items) {
+    if (item.name == "++" || item.name == "--") continue;  // the parser's marks of where a section begins and ends
+    require(item.parents.empty(), "{}: '{}' is in a section, but settings have none", path, item.fullname());
+    CLI::Option* option = command.get_option_no_throw("--" + item.name);
+    require(option != nullptr, "{}: there is no setting '{}'; see qdelta {} --help", path, item.name,
+            command.get_name());
+    if (option->count() > 0) continue;
+    try {
+      option->add_result(item.inputs);
+      option->run_callback();
+    } catch (const CLI::Error& error) {
+      fail(Status::invalid_argument, "{}: '{}': {}", path, item.name, error.what());
+    }
+  }
+}
+
+}  // namespace qdelta

@@ -1,0 +1,146 @@
+// `qdelta info`: what this build and this machine can do.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/build_info.h"
+#include "cli/cli.h"
+#include "core/cpu_info.h"
+#include "core/threads.h"
+#include "rule/rule.h"
+
+namespace qdelta {
+namespace {
+
+struct Device {
+  const char* name;
+  bool available;
+  const char* note;
+};
+constexpr Device kDevices[] = {{"cpu", true, ""}, {"cuda", false, "not in this build"}};
+
+std::string size_text(std::int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  return fmt::format("{:.4g} {}", value, kUnits[unit]);
+}
+
+void line(const char* label, const std::string& text) { fmt::print("{:<16}{}\n", label, text); }
+
+std::string feature_text(const std::vector<CpuFeature>& features) {
+  std::vector<std::string> words;
+  for (const CpuFeature& feature : features) {
+    const char* state = feature.usable ? "yes" : feature.in_cpu ? "in the CPU, but not enabled by the system" : "no";
+    words.push_back(fmt::format("{} {}", feature.title, state));
+  }
+  return words.empty() ? "not listed on this architecture" : fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string cache_text(const std::vector<CpuCache>& caches) {
+  std::vector<std::string> words;
+  for (const CpuCache& cache : caches) {
+    const char* kind = cache.type == "data" ? "d" : cache.type == "instruction" ? "i" : "";
+    words.push_back(fmt::format("L{}{} {}", cache.level, kind, size_text(cache.bytes)));
+  }
+  return words.empty() ? "unknown" : fmt::format("{}", fmt::join(words, ", "));
+}
+
+void print_for_people() {
+  const BuildInfo build = build_info();
+  const CpuInfo cpu = cpu_info();
+  fmt::print("qdelta {}\n\n", QDELTA_VERSION);
+  line("Build", fmt::format("{}, C++{}, {}, {}", build.compiler, build.cpp_standard, build.type, build.architecture));
+  line("Sanitizers", build.sanitizers.empty() ? "none" : fmt::format("{}", fmt::join(build.sanitizers, ", ")));
+  line("CPU", cpu.model.empty() ? "unknown" : cpu.model);
+  line("Cores", fmt::format("{} with {} hardware threads, {} of them ours", cpu.cores, cpu.hardware_threads,
+                            cpu.allowed_threads));
+  line("Threads used", fmt::format("{} unless told otherwise (--threads, OMP_NUM_THREADS)", thread_count(0)));
+  line("Caches", cache_text(cpu.caches));
+  line("Memory", fmt::format("{}, {} available", size_text(cpu.memory_bytes), size_text(cpu.memory_available_bytes)));
+  line("Instructions", feature_text(cpu.features));
+  line("Kernels run on",
+       fmt::format("Highway target {} (compiled for {})", simd_target(), fmt::join(simd_targets_compiled(), ", ")));
+  std::vector<std::string> devices;
+  for (const Device& device : kDevices) {
+    devices.push_back(device.available ? device.name : fmt::format("{}: {}", device.name, device.note));
+  }
+  line("Devices", fmt::format("{}", fmt::join(devices, "; ")));
+  fmt::print("\nRules\n");
+  for (const RuleTraits& rule : kRuleTraits) {
+    fmt::print("  {:<14}{:<18}{}\n", rule.name, rule.title, rule.formula);
+  }
+}
+
+nlohmann::ordered_json for_machines() {
+  using Json = nlohmann::ordered_json;
+  const BuildInfo build = build_info();
+  const CpuInfo cpu = cpu_info();
+  Json features = Json::object();
+  for (const CpuFeature& feature : cpu.features) {
+    features[std::string(feature.name)] = {{"in_cpu", feature.in_cpu}, {"usable", feature.usable}};
+  }
+  Json caches = Json::array();
+  for (const CpuCache& cache : cpu.caches) {
+    caches.push_back({{"level", cache.level},
+                      {"type", cache.type},
+                      {"bytes", cache.bytes},
+                      {"shared_by_cpus", cache.shared_by_cpus}});
+  }
+  Json devices = Json::array();
+  for (const Device& device : kDevices) {
+    devices.push_back({{"name", device.name}, {"available", device.available}, {"note", device.note}});
+  }
+  Json rules = Json::array();
+  for (const RuleTraits& rule : kRuleTraits) {
+    rules.push_back({{"name", rule.name},
+                     {"title", rule.title},
+                     {"formula", rule.formula},
+                     {"reads_beta", rule.reads_beta},
+                     {"reads_lambda", rule.reads_lambda}});
+  }
+  return {{"version", QDELTA_VERSION},
+          {"build",
+           {{"compiler", build.compiler},
+            {"cpp_standard", build.cpp_standard},
+            {"type", build.type},
+            {"architecture", build.architecture},
+            {"sanitizers", build.sanitizers}}},
+          {"cpu",
+           {{"model", cpu.model},
+            {"cores", cpu.cores},
+            {"hardware_threads", cpu.hardware_threads},
+            {"allowed_threads", cpu.allowed_threads},
+            {"features", features},
+            {"caches", caches}}},
+          {"memory", {{"bytes", cpu.memory_bytes}, {"available_bytes", cpu.memory_available_bytes}}},
+          {"threads", thread_count(0)},
+          {"simd", {{"target", simd_target()}, {"compiled", simd_targets_compiled()}}},
+          {"devices", devices},
+          {"rules", rules}};
+}
+
+}  // namespace
+
+void add_info(CLI::App& app) {
+  CLI::App* info = app.add_subcommand("info", "What this build and this machine can do, and the rules there are");
+  info->footer("Example:\n  qdelta info --json | jq .simd.target");
+  auto json = std::make_shared<bool>(false);
+  info->add_flag("--json", *json, "Print JSON");
+  info->callback([json] {
+    if (*json) {
+      // A CPU may have any bytes in its name; what is not UTF-8 is replaced rather than refused.
+      const auto replace = nlohmann::ordered_json::error_handler_t::replace;
+      fmt::print("{}\n", for_machines().dump(2, ' ', false, replace));
+    } else {
+      print_for_people();
+    }
+  });
+}
+
+}  // namespace qdelta

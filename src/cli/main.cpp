@@ -1,0 +1,109 @@
+// The command line: parses, runs the chosen subcommand, and turns what went wrong into one line and an exit status
+// (1: it failed, 2: it was called wrongly).
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "cli/cli.h"
+
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kCalledWrongly = 2;
+
+constexpr const char* kDescription =
+    "qdelta: an engine for delta-rule language models. Trains them, runs them, and gives their operator: one "
+    "recurrence,\n"
+    "seven rules from linear attention to Q-Delta, forward and backward, at once or token by token.";
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  qdelta demo                                        three small models learn to recall, in two minutes\n"
+    "  qdelta train --text book.txt --out run             a language model from a text file\n"
+    "  qdelta generate --model run/checkpoints/step-... --prompt \"Once\" --stream\n"
+    "  qdelta info                                        what this build and this machine can do\n"
+    "  qdelta op --in case.safetensors --out result.safetensors --backward\n"
+    "                                                     a rule and its gradients on tensors from a file\n"
+    "  qdelta bench op                                    how fast it is here\n"
+    "\n"
+    "qdelta SUBCOMMAND --help says more about each.";
+
+// What the parser says, and where to read on. Where a subcommand is missing or unknown, the list of those there are.
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* at = &app;
+  std::string command = app.get_name();
+  for (auto chosen = at->get_subcommands(); !chosen.empty(); chosen = at->get_subcommands()) {
+    at = chosen.front();
+    command += " " + at->get_name();
+  }
+  std::vector<std::string> names;
+  for (const CLI::App* subcommand : at->get_subcommands(nullptr)) names.push_back(subcommand->get_name());
+  std::string problem = error.what();
+  if (!names.empty()) {
+    const std::vector<std::string> unknown = app.remaining(true);
+    if (!unknown.empty()) {
+      const bool option = unknown.front().starts_with('-');
+      problem = fmt::format("there is no {} '{}'", option ? "option" : "subcommand", unknown.front());
+    } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+      problem = "nothing to do";
+    }
+    problem += fmt::format("; the subcommands are {}", fmt::join(names, ", "));
+  }
+  return fmt::format("{}\nSee {} --help.", problem, command);
+}
+
+int failed(const char* message) {
+  fmt::print(stderr, "qdelta: {}\n", message);
+  return kFailed;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(kDescription, "qdelta");
+  app.set_version_flag("--version", "qdelta " QDELTA_VERSION, "Print the version and exit");
+  app.set_help_flag("-h,--help", "Print this help and exit");
+  app.require_subcommand(1);
+  app.footer(kExamples);
+  app.get_formatter()->column_width(34);
+  qdelta::add_demo(app);
+  qdelta::add_tokenize(app);
+  qdelta::add_train(app);
+  qdelta::add_generate(app);
+  qdelta::add_chat(app);
+  qdelta::add_perplexity(app);
+  qdelta::add_logits(app);
+  qdelta::add_plot(app);
+  qdelta::add_op(app);
+  qdelta::add_bench(app);
+  qdelta::add_info(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help or --version
+    app.exit(request);
+  } catch (const CLI::RuntimeError& request) {  // a subcommand has said everything and chosen its exit status
+    return request.get_exit_code();
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "qdelta: {}\n", usage_message(app, error));
+    return kCalledWrongly;
+  }
+  // What a full disk or a closed pipe refused must not look like success.
+  std::cout.flush();
+  if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return failed("cannot write the output");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return failed("out of memory");
+  } catch (const std::exception& error) {
+    return failed(error.what());
+  }
+}

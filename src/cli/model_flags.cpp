@@ -1,0 +1,77 @@
+#include "cli/model_flags.h"
+
+#include <CLI/CLI.hpp>
+
+#include "core/error.h"
+
+namespace qdelta {
+
+void ModelFlags::add_to(CLI::App& command) {
+  const std::string group = "Model";
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    command.add_option(name, value, help)->group(group);
+  };
+  add("--model-config", file,
+      "config.json (or its folder) to start from; without it a small model of 4 layers, width 256");
+  add("--rule", rule, "The token mixer: q_delta, gated_delta, delta, longhorn, mamba2, retnet or linear");
+  add("--vocab-size", vocab_size, "Default: the tokenizer's");
+  add("--hidden-size", hidden_size, "Width of the model");
+  add("--layers", layers, "Number of blocks");
+  add("--heads", heads, "Heads of q and k");
+  add("--v-heads", v_heads, "Heads of v, a multiple of --heads");
+  add("--head-dim", head_dim, "Width of a key head");
+  add("--expand-v", expand_v, "Width of a value head, as a multiple of --head-dim");
+  add("--conv-size", conv_size, "Tokens of the short convolution");
+  add("--mlp-width", mlp_width, "Width of the MLP; default from the width of the model");
+  add("--mlp", mlp, "false: blocks without an MLP");
+  add("--gate", gate, "false: no output gate");
+  add("--short-conv", short_conv, "false: no short convolution");
+  add("--neg-eigval", neg_eigval, "true: beta and lambda may reach 2");
+  add("--tie", tie, "true: the output head is the embedding");
+  add("--lambda", fixed_lambda, "Ablation: lambda has this value instead of being learned");
+  add("--lambda-bias", lambda_bias, "Keep lambda's bias at this value instead of learning it (published: -0.8)");
+  add("--decay", decay, "Ablation: false switches the decay off");
+}
+
+ModelConfig ModelFlags::config(std::int64_t vocabulary) const {
+  ModelConfig config;
+  if (file.empty()) {
+    config.hidden_size = 256;
+    config.num_hidden_layers = 4;
+    config.num_heads = 3;
+    config.head_dim = 64;
+    config.vocab_size = vocabulary;
+    config.initializer_range = 0.02;
+  } else {
+    config = load_config(file);
+  }
+  const auto set = [](auto& field, const auto& flag) {
+    if (flag) field = *flag;
+  };
+  if (rule) {
+    const auto found = rule_from_name(*rule);
+    require(found.has_value(), "'{}' is no rule; see qdelta info", *rule);
+    config.rule = *found;
+  }
+  set(config.vocab_size, vocab_size);
+  set(config.hidden_size, hidden_size);
+  set(config.num_hidden_layers, layers);
+  set(config.num_heads, heads);
+  set(config.num_v_heads, v_heads);
+  set(config.head_dim, head_dim);
+  set(config.expand_v, expand_v);
+  set(config.conv_size, conv_size);
+  set(config.intermediate_size, mlp_width);
+  set(config.use_mlp, mlp);
+  set(config.use_gate, gate);
+  set(config.use_short_conv, short_conv);
+  set(config.allow_neg_eigval, neg_eigval);
+  set(config.tie_word_embeddings, tie);
+  set(config.use_decay, decay);
+  if (fixed_lambda) config.fixed_lambda = *fixed_lambda;
+  if (lambda_bias) config.lamb_bias = -*lambda_bias;  // the file stores it with the other sign
+  config.check();
+  return config;
+}
+
+}  // namespace qdelta

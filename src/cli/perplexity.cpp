@@ -1,0 +1,89 @@
+// qdelta perplexity: how well a model predicts a text.
+#include <CLI/CLI.hpp>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "cli/cli.h"
+#include "data/tokenizer.h"
+#include "model/checkpoint.h"
+#include "train/progress.h"
+
+namespace qdelta {
+namespace {
+
+struct PerplexityFlags {
+  std::string model, tokenizer, data;
+  std::int64_t limit = 0;
+  int threads = 0;
+};
+
+// The text is read in pieces with the state carried over, so that every token is predicted from all that precede it.
+constexpr std::size_t kPiece = 512;
+
+void run_perplexity(const PerplexityFlags& flags) {
+  const auto model = load_model(flags.model);
+  const auto tokenizer = load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
+  std::ifstream in(flags.data, std::ios::binary);
+  if (!in) fail(Status::io, "cannot read {}", flags.data);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  std::vector<std::int32_t> tokens = tokenizer->encode(text);
+  if (tokenizer->bos() && (tokens.empty() || tokens.front() != *tokenizer->bos())) {
+    tokens.insert(tokens.begin(), *tokenizer->bos());
+  }
+  if (flags.limit > 0) tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(flags.limit)));
+  require(tokens.size() > 1, "{} has too few tokens to predict any", flags.data);
+  for (const std::int32_t token : tokens) {
+    require(token < model->config().vocab_size, "the tokenizer gives token {}, but the model knows only {}", token,
+            model->config().vocab_size);
+  }
+
+  ModelRunner runner(*model, {flags.threads});
+  ModelStates states(model->config(), 1);
+  const std::vector<std::int64_t> slots{0};
+  Progress progress;
+  double loss = 0;
+  std::vector<float> losses;
+  const std::size_t predicted = tokens.size() - 1;
+  for (std::size_t begin = 0; begin < predicted; begin += kPiece) {
+    const std::size_t count = std::min(kPiece, predicted - begin);
+    const std::vector<std::int64_t> offsets{0, static_cast<std::int64_t>(count)};
+    losses.resize(count);
+    runner.losses({std::span(tokens).subspan(begin, count), offsets}, std::span(tokens).subspan(begin + 1, count),
+                  losses, {}, {&states, slots});
+    for (const float value : losses) loss += value;
+    ProgressState shown;
+    shown.name = "perplexity";
+    shown.step = static_cast<std::int64_t>(begin + count);
+    shown.total = static_cast<std::int64_t>(predicted);
+    shown.loss = loss / static_cast<double>(begin + count);
+    progress.update(shown);
+  }
+  progress.finish();
+  const double mean = loss / static_cast<double>(predicted);
+  // Bits per byte compare models with different tokenizers; only for a text that was read to its end.
+  const std::string bits =
+      flags.limit > 0 ? ""
+                      : fmt::format(", bits per byte {:.4f}", loss / std::log(2.0) / static_cast<double>(text.size()));
+  fmt::print("{} tokens, loss {:.5f}, perplexity {:.4f}{}\n", predicted, mean, std::exp(mean), bits);
+}
+
+}  // namespace
+
+void add_perplexity(CLI::App& app) {
+  auto flags = std::make_shared<PerplexityFlags>();
+  CLI::App* command = app.add_subcommand("perplexity", "How well a model predicts a text");
+  command->add_option("--model", flags->model, "Model folder")->required();
+  command->add_option("--tokenizer", flags->tokenizer, "Another tokenizer than the model folder's");
+  command->add_option("--data", flags->data, "Text file, read as one document with the state carried through")
+      ->required();
+  command->add_option("--limit", flags->limit, "Only the first so many tokens; 0: all")->capture_default_str();
+  command->add_option("--threads", flags->threads, "0: all cores")->capture_default_str();
+  command->callback([flags] { run_perplexity(*flags); });
+}
+
+}  // namespace qdelta

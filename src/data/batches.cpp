@@ -1,0 +1,133 @@
+#include "data/batches.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "core/random.h"
+#include "data/permutation.h"
+
+namespace qdelta {
+namespace {
+
+constexpr std::uint64_t kOrder = 1;  // what a seed is mixed with, so that its uses do not share their numbers
+constexpr std::uint64_t kShift = 2;
+
+void check(const RowOptions& row) {
+  require(row.seq_len > 0, "a row must have at least one token, not {}", row.seq_len);
+  require(row.context_len >= 0, "a context of {} tokens is impossible; 0 means no limit", row.context_len);
+}
+
+// Rows that fit: each takes seq_len tokens, and the last one a target more.
+std::int64_t count_rows(const TokenDataset& dataset, const RowOptions& row) {
+  check(row);
+  const std::int64_t rows = (dataset.tokens() - 1) / row.seq_len;
+  require(rows > 0, "the data has {} tokens; a row of {} and the token after it take {}", dataset.tokens(), row.seq_len,
+          row.seq_len + 1);
+  return rows;
+}
+
+// Sequences that start in the row at `start`, other than the row itself.
+void cut_row(const TokenDataset& dataset, const RowOptions& row, std::int64_t start, std::int64_t base,
+             std::vector<std::int64_t>& offsets) {
+  const std::int64_t end = start + row.seq_len;
+  std::int64_t last = start;
+  const auto limit_until = [&](std::int64_t position) {
+    while (row.context_len > 0 && position - last > row.context_len) {
+      last += row.context_len;
+      offsets.push_back(base + last - start);
+    }
+  };
+  if (row.reset_at_documents) {
+    dataset.for_each_document_start(start + 1, end, [&](std::int64_t position) {
+      limit_until(position);
+      last = position;
+      offsets.push_back(base + position - start);
+    });
+  }
+  limit_until(end);
+}
+
+void append_row(const TokenDataset& dataset, const RowOptions& row, std::int64_t start, TokenBatch& batch) {
+  const std::size_t before = batch.ids.size();
+  const auto length = static_cast<std::size_t>(row.seq_len);
+  batch.ids.resize(before + length + 1);
+  dataset.copy(start, std::span(batch.ids).subspan(before));
+  batch.targets.insert(batch.targets.end(), batch.ids.begin() + static_cast<std::ptrdiff_t>(before) + 1,
+                       batch.ids.end());
+  batch.ids.pop_back();
+  cut_row(dataset, row, start, static_cast<std::int64_t>(before), batch.offsets);
+  batch.offsets.push_back(static_cast<std::int64_t>(before + length));
+  batch.counted += row.seq_len;
+}
+
+TokenBatch empty_batch(std::int64_t rows, const RowOptions& row) {
+  TokenBatch batch;
+  batch.ids.reserve(static_cast<std::size_t>(rows * row.seq_len + 1));
+  batch.targets.reserve(static_cast<std::size_t>(rows * row.seq_len));
+  batch.offsets.push_back(0);
+  return batch;
+}
+
+}  // namespace
+
+TokenSource::TokenSource(std::shared_ptr<const TokenDataset> dataset, const TokenSourceOptions& options)
+    : dataset_(std::move(dataset)), options_(options), rows_(count_rows(*dataset_, options.row)) {
+  require(options_.rows > 0, "a batch must have at least one row, not {}", options_.rows);
+  require(options_.ranks > 0 && options_.rank >= 0 && options_.rank < options_.ranks, "there is no rank {} of {}",
+          options_.rank, options_.ranks);
+}
+
+std::int64_t TokenSource::start_of(std::uint64_t index) const {
+  const auto rows = static_cast<std::uint64_t>(rows_);
+  const auto length = static_cast<std::uint64_t>(options_.row.seq_len);
+  const std::uint64_t epoch = index / rows;
+  if (!options_.shuffle) return static_cast<std::int64_t>(index % rows * length);
+  const auto left_over = static_cast<std::uint64_t>(dataset_->tokens()) - 1 - rows * length;
+  const std::uint64_t shift = Random(mixed_seed(options_.seed, kShift, epoch)).bits() % (left_over + 1);
+  const Permutation order(rows, mixed_seed(options_.seed, kOrder, epoch));
+  return static_cast<std::int64_t>(shift + order(index % rows) * length);
+}
+
+TokenBatch TokenSource::next() {
+  TokenBatch batch = empty_batch(options_.rows, options_.row);
+  const auto rows = static_cast<std::uint64_t>(options_.rows);
+  const std::uint64_t first = position_ + static_cast<std::uint64_t>(options_.rank) * rows;
+  for (std::uint64_t row = 0; row < rows; ++row) append_row(*dataset_, options_.row, start_of(first + row), batch);
+  position_ += rows * static_cast<std::uint64_t>(options_.ranks);
+  return batch;
+}
+
+double TokenSource::epochs() const { return static_cast<double>(position_) / static_cast<double>(rows_); }
+
+std::string TokenSource::describe() const {
+  std::string cut = options_.row.reset_at_documents ? ", a sequence for each document" : "";
+  if (options_.row.context_len > 0) cut += fmt::format(", sequences of at most {} tokens", options_.row.context_len);
+  return fmt::format("{} tokens in {} documents, {} rows of {}{}, {}", dataset_->tokens(), dataset_->documents(), rows_,
+                     options_.row.seq_len, cut,
+                     options_.shuffle ? fmt::format("shuffled with seed {}", options_.seed) : "in order");
+}
+
+ValidationRows::ValidationRows(std::shared_ptr<const TokenDataset> dataset, const RowOptions& row,
+                               std::int64_t rows_per_batch, std::int64_t max_rows)
+    : dataset_(std::move(dataset)), row_(row), rows_per_batch_(rows_per_batch), rows_(count_rows(*dataset_, row)) {
+  require(rows_per_batch > 0, "a batch must have at least one row, not {}", rows_per_batch);
+  require(max_rows >= 0, "{} rows are impossible; 0 means all", max_rows);
+  if (max_rows > 0) rows_ = std::min(rows_, max_rows);
+}
+
+std::int64_t ValidationRows::batches() const { return ceil_div(rows_, rows_per_batch_); }
+
+TokenBatch ValidationRows::batch(std::int64_t index) const {
+  require(index >= 0 && index < batches(), "there is no batch {} of {}", index, batches());
+  const std::int64_t first = index * rows_per_batch_;
+  const std::int64_t end = std::min(first + rows_per_batch_, rows_);
+  TokenBatch batch = empty_batch(end - first, row_);
+  for (std::int64_t row = first; row < end; ++row) append_row(*dataset_, row_, row * row_.seq_len, batch);
+  return batch;
+}
+
+}  // namespace qdelta

@@ -1,0 +1,72 @@
+// Multi-query associative recall (Zoology, Arora et al. 2023): key-value pairs, then the keys again, each to be answered
+// with its value.
+//
+//   ids      k1 v1 k2 v2 ...   x  x  k2 x  x  x  k1 x  ...
+//   targets  -  -  -  -        -  -  v2 -  -  -  v1 -
+//
+// Keys are 1 to V/2 - 1, values V/2 to V - 1, each once in an example. After the pairs the rest is cut into places of two
+// tokens; the keys go to the first token of places drawn one after the other without replacement, place i (from 1) with
+// probability proportional to i^(a - 1). All other tokens are drawn from the whole vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/batches.h"
+
+namespace qdelta {
+
+struct MqarTask {
+  std::int64_t length = 64;
+  std::int64_t pairs = 4;
+  std::int64_t examples = 1000;
+};
+
+struct MqarOptions {
+  std::int32_t vocab_size = 8192;
+  double power = 0.01;  // a above; 1 would be uniform
+  std::uint64_t seed = 0;
+  std::vector<MqarTask> tasks;
+  std::int64_t batch_size = 256;  // examples
+  bool shuffle = true;            // the order of the batches, anew in every epoch
+};
+
+// What the paper trains and tests on.
+[[nodiscard]] std::vector<MqarTask> mqar_training_tasks();
+[[nodiscard]] std::vector<MqarTask> mqar_test_tasks();
+
+// A fixed set of examples, each made when it is asked for out of (seed, task, index). A batch has examples of one task
+// only; the last of a task may have fewer. Seeds of training and test must differ.
+class MqarSource final : public BatchSource {
+ public:
+  // Throws Error(invalid_argument) for tasks that do not fit: pairs and queries take 4 * pairs of an even length.
+  explicit MqarSource(MqarOptions options);
+
+  TokenBatch next() override;
+  // In batches.
+  [[nodiscard]] std::uint64_t position() const override { return position_; }
+  void seek(std::uint64_t position) override { position_ = position; }
+  [[nodiscard]] double epochs() const override;
+  [[nodiscard]] std::int32_t vocab_size() const override { return options_.vocab_size; }
+  [[nodiscard]] std::string describe() const override;
+
+  [[nodiscard]] const std::vector<MqarTask>& tasks() const { return options_.tasks; }
+  [[nodiscard]] std::int64_t batches_per_epoch() const { return first_batch_.back(); }
+  // Batch `index` of task `task`, for tests that score each task on its own.
+  [[nodiscard]] std::int64_t batches_of(std::size_t task) const { return first_batch_[task + 1] - first_batch_[task]; }
+  [[nodiscard]] TokenBatch batch_of(std::size_t task, std::int64_t index) const;
+
+ private:
+  // Writes one example; both spans have the task's length.
+  void make_example(std::size_t task, std::int64_t index, std::span<std::int32_t> ids,
+                    std::span<std::int32_t> targets) const;
+
+  MqarOptions options_;
+  std::vector<std::int64_t> first_batch_;          // of each task in an epoch that is not shuffled, and their number
+  std::vector<std::vector<double>> place_weight_;  // by task
+  std::uint64_t position_ = 0;
+};
+
+}  // namespace qdelta

@@ -1,0 +1,152 @@
+#include "infer/generator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+namespace qdelta {
+namespace {
+
+// Tokens of a prompt that are read at a time: enough for matrix products to run well, so few that memory stays small.
+constexpr std::size_t kPrefillTokens = 512;
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// A sequence while it is being generated. Text that may turn out to be the beginning of a stop string is held back.
+class Sequence {
+ public:
+  Sequence(const Tokenizer& tokenizer, const GenerationOptions& options, std::size_t index,
+           std::span<const std::int32_t> prompt)
+      : stream_(tokenizer),
+        options_(options),
+        sampler_(options.sampling, index),
+        eos_(options.stop_at_eos ? tokenizer.eos() : std::nullopt),
+        seen_(prompt.begin(), prompt.end()) {}
+
+  // Takes the next token; gives the text that is now certain.
+  std::string advance(std::span<const float> logits) {
+    const std::int32_t token = sampler_.next(logits, seen_);
+    seen_.push_back(token);
+    result_.tokens.push_back(token);
+    if (eos_ && token == *eos_) return finish(Generated::End::eos, stream_.finish());
+    held_ += stream_.push(token);
+    for (const std::string& stop : options_.stop) {
+      if (const auto at = held_.find(stop); !stop.empty() && at != std::string::npos) {
+        held_.resize(at);
+        return finish(Generated::End::stop, "");
+      }
+    }
+    if (static_cast<std::int64_t>(result_.tokens.size()) >= options_.max_tokens) {
+      return finish(Generated::End::length, stream_.finish());
+    }
+    return release(held_.size() - longest_open_stop());
+  }
+  [[nodiscard]] bool done() const { return done_; }
+  [[nodiscard]] std::int32_t last() const { return seen_.back(); }
+  Generated take() { return std::move(result_); }
+
+ private:
+  // Length of the longest end of the held text that is the beginning of a stop string.
+  [[nodiscard]] std::size_t longest_open_stop() const {
+    std::size_t longest = 0;
+    for (const std::string& stop : options_.stop) {
+      for (std::size_t n = std::min(stop.size(), held_.size()); n > longest; --n) {
+        if (held_.compare(held_.size() - n, n, stop, 0, n) == 0) longest = n;
+      }
+    }
+    return longest;
+  }
+  std::string release(std::size_t count) {
+    std::string out = held_.substr(0, count);
+    held_.erase(0, count);
+    result_.text += out;
+    return out;
+  }
+  std::string finish(Generated::End end, const std::string& rest) {
+    held_ += rest;
+    result_.end = end;
+    done_ = true;
+    return release(held_.size());
+  }
+
+  TokenStream stream_;
+  const GenerationOptions& options_;
+  Sampler sampler_;
+  std::optional<std::int32_t> eos_;
+  std::vector<std::int32_t> seen_;
+  std::string held_;
+  Generated result_;
+  bool done_ = false;
+};
+
+}  // namespace
+
+Generator::Generator(const LanguageModel& model, const Tokenizer& tokenizer, const Device& device)
+    : model_(model), tokenizer_(tokenizer), runner_(model, device) {}
+
+std::vector<float> Generator::read(std::span<const std::int32_t> tokens, ModelStates& states, std::int64_t slot) {
+  require(!tokens.empty(), "there is nothing to read: the prompt has no tokens");
+  const auto start = Clock::now();
+  Tensor logits(DType::f32, {1, model_.config().vocab_size});
+  const std::vector<std::int64_t> slots{slot};
+  for (std::size_t begin = 0; begin < tokens.size(); begin += kPrefillTokens) {
+    const std::span<const std::int32_t> part = tokens.subspan(begin, std::min(kPrefillTokens, tokens.size() - begin));
+    const std::vector<std::int64_t> offsets{0, static_cast<std::int64_t>(part.size())};
+    runner_.last_logits({part, offsets}, logits.view(), {&states, slots});
+  }
+  speed_.prompt_tokens += static_cast<std::int64_t>(tokens.size());
+  speed_.prompt_seconds += seconds_since(start);
+  return {logits.as<float>().begin(), logits.as<float>().end()};
+}
+
+std::vector<Generated> Generator::generate(const std::vector<std::vector<std::int32_t>>& prompts,
+                                           const GenerationOptions& options, ModelStates& states,
+                                           const std::vector<std::int64_t>& slots,
+                                           const std::function<void(std::size_t, const std::string&)>& piece) {
+  options.sampling.check();
+  require(options.max_tokens > 0, "max-tokens is {}, expected at least 1", options.max_tokens);
+  require(prompts.size() == slots.size(), "{} prompts for {} states", prompts.size(), slots.size());
+  const std::int64_t vocabulary = model_.config().vocab_size;
+  std::vector<Sequence> sequences;
+  const auto say = [&](std::size_t index, const std::string& text) {
+    if (piece && !text.empty()) piece(index, text);
+  };
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    sequences.emplace_back(tokenizer_, options, i, prompts[i]);
+    const std::vector<float> logits = read(prompts[i], states, slots[i]);
+    say(i, sequences[i].advance(logits));
+  }
+
+  const auto start = Clock::now();
+  while (true) {
+    // The sequences that go on, as one batch.
+    std::vector<std::size_t> active;
+    std::vector<std::int32_t> ids;
+    std::vector<std::int64_t> active_slots;
+    std::vector<std::int64_t> offsets{0};
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      if (sequences[i].done()) continue;
+      active.push_back(i);
+      ids.push_back(sequences[i].last());
+      active_slots.push_back(slots[i]);
+      offsets.push_back(static_cast<std::int64_t>(active.size()));
+    }
+    if (active.empty()) break;
+    Tensor logits(DType::f32, {static_cast<std::int64_t>(active.size()), vocabulary});
+    runner_.last_logits({ids, offsets}, logits.view(), {&states, active_slots});
+    for (std::size_t n = 0; n < active.size(); ++n) {
+      const auto row =
+          logits.as<float>().subspan(n * static_cast<std::size_t>(vocabulary), static_cast<std::size_t>(vocabulary));
+      say(active[n], sequences[active[n]].advance(row));
+    }
+    speed_.decoded_tokens += static_cast<std::int64_t>(active.size());
+  }
+  speed_.decode_seconds += seconds_since(start);
+  std::vector<Generated> results;
+  for (Sequence& sequence : sequences) results.push_back(sequence.take());
+  return results;
+}
+
+}  // namespace qdelta

@@ -1,0 +1,74 @@
+#include "infer/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace qdelta {
+
+void SamplingOptions::check() const {
+  require(std::isfinite(temperature) && temperature >= 0, "temperature is {}, expected 0 or more", temperature);
+  require(top_k >= 0, "top-k is {}, expected 0 (all) or more", top_k);
+  require(top_p > 0 && top_p <= 1, "top-p is {}, expected more than 0 and at most 1", top_p);
+  require(min_p >= 0 && min_p < 1, "min-p is {}, expected at least 0 and less than 1", min_p);
+  require(std::isfinite(repetition_penalty) && repetition_penalty > 0, "repetition penalty is {}, expected more than 0",
+          repetition_penalty);
+}
+
+Sampler::Sampler(const SamplingOptions& options, std::uint64_t stream)
+    : options_(options), random_(options.seed * 0x9e3779b97f4a7c15U + stream) {}
+
+std::int32_t Sampler::next(std::span<const float> logits, std::span<const std::int32_t> seen) {
+  candidates_.resize(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    candidates_[i] = {std::isnan(logits[i]) ? -INFINITY : logits[i], static_cast<std::int32_t>(i)};
+  }
+  if (options_.repetition_penalty != 1.0F) {
+    std::vector<bool> done(logits.size(), false);
+    for (const std::int32_t token : seen) {
+      const auto at = static_cast<std::size_t>(token);
+      if (at >= logits.size() || done[at]) continue;
+      done[at] = true;
+      float& logit = candidates_[at].logit;
+      logit = logit > 0 ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
+    }
+  }
+  const auto more_likely = [](const Candidate& a, const Candidate& b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
+  };
+  if (options_.temperature == 0) return std::min_element(candidates_.begin(), candidates_.end(), more_likely)->token;
+
+  // Most likely first, as far as the cuts can reach.
+  const bool all = options_.top_k == 0 || static_cast<std::size_t>(options_.top_k) >= candidates_.size();
+  if (all) {
+    std::sort(candidates_.begin(), candidates_.end(), more_likely);
+  } else {
+    std::partial_sort(candidates_.begin(), candidates_.begin() + options_.top_k, candidates_.end(), more_likely);
+    candidates_.resize(static_cast<std::size_t>(options_.top_k));
+  }
+  weights_.clear();
+  double total = 0;
+  for (const Candidate& candidate : candidates_) {
+    const double weight = std::exp(static_cast<double>(candidate.logit - candidates_.front().logit) /
+                                   static_cast<double>(options_.temperature));
+    if (weight < static_cast<double>(options_.min_p)) break;
+    weights_.push_back(weight);
+    total += weight;
+  }
+  if (options_.top_p < 1) {
+    double sum = 0;
+    std::size_t kept = 0;
+    while (kept < weights_.size() && sum < static_cast<double>(options_.top_p) * total) sum += weights_[kept++];
+    weights_.resize(std::max<std::size_t>(kept, 1));
+    total = sum;
+  }
+  double point = random_.uniform() * total;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    point -= weights_[i];
+    if (point < 0) return candidates_[i].token;
+  }
+  return candidates_[weights_.size() - 1].token;  // rounding
+}
+
+}  // namespace qdelta

@@ -1,0 +1,105 @@
+#include "infer/state_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include <charconv>
+#include <cstring>
+
+#include "io/safetensors.h"
+
+namespace qdelta {
+namespace {
+
+// FNV-1a over 64-bit words: not against malice, but two models never meet by chance.
+std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
+  hash = (hash == 0 ? 0xcbf29ce484222325U : hash) ^ word;
+  hash *= 0x100000001b3U;
+  return hash ^ (hash >> 29U);
+}
+
+// One slot of a pool as a tensor of its own.
+template <class Pool>
+auto slot_view(Pool& pool, std::int64_t slot) {
+  auto view = pool.view();
+  view.data += slot * view.step(0) * static_cast<std::int64_t>(sizeof(float));
+  view.shape.extent[0] = 1;
+  return view;
+}
+
+std::uint64_t number(const SafetensorsFile& file, const char* key) {
+  const auto found = file.metadata().find(key);
+  std::uint64_t value = 0;
+  if (found != file.metadata().end()) {
+    const char* end = found->second.data() + found->second.size();
+    if (std::from_chars(found->second.data(), end, value).ptr == end && !found->second.empty()) return value;
+  }
+  fail(Status::corrupt, "{} is no saved state: its '{}' is missing or no number", file.path(), key);
+}
+
+void read_slot(const SafetensorsFile& file, const std::string& name, Tensor& pool, std::int64_t slot) {
+  const TensorView to = slot_view(pool, slot);
+  const ConstTensorView from = file.view(name);
+  if (from.dtype != DType::f32 || !(from.shape == to.shape)) {
+    fail(Status::corrupt, "{}: '{}' is {} {}, expected F32 {}", file.path(), name, name_of(from.dtype),
+         from.shape.text(), to.shape.text());
+  }
+  if (to.shape.elements() > 0) {
+    std::memcpy(to.data, from.data, static_cast<std::size_t>(to.shape.elements()) * sizeof(float));
+  }
+}
+
+}  // namespace
+
+std::uint64_t model_hash(const LanguageModel& model) {
+  std::uint64_t hash = 0;
+  for (const char c : config_to_json(model.config()).dump()) hash = mix(hash, static_cast<unsigned char>(c));
+  const std::span<const float> values = model.parameters();
+  std::uint64_t word = 0;
+  for (std::size_t i = 0; i + 2 <= values.size(); i += 2) {
+    std::memcpy(&word, values.data() + i, sizeof(word));
+    hash = mix(hash, word);
+  }
+  return hash;
+}
+
+std::uint64_t hash_tokens(std::uint64_t hash, std::span<const std::int32_t> tokens) {
+  for (const std::int32_t token : tokens) hash = mix(hash, static_cast<std::uint32_t>(token));
+  return hash;
+}
+
+void save_state(const std::string& path, const LanguageModel& model, const ModelStates& states, std::int64_t slot,
+                const SavedState& info) {
+  std::vector<NamedTensor> tensors;
+  for (std::size_t i = 0; i < states.conv.size(); ++i) {
+    tensors.push_back({fmt::format("conv.{}", i), slot_view(states.conv[i], slot)});
+    tensors.push_back({fmt::format("recurrent.{}", i), slot_view(states.recurrent[i], slot)});
+  }
+  write_safetensors(path, tensors,
+                    {{"format", "qdelta state"},
+                     {"model_hash", std::to_string(model_hash(model))},
+                     {"tokens", std::to_string(info.tokens)},
+                     {"token_hash", std::to_string(info.token_hash)},
+                     {"pending", std::to_string(info.pending + 1)}});
+}
+
+SavedState load_state(const std::string& path, const LanguageModel& model, ModelStates& states, std::int64_t slot) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  if (number(file, "model_hash") != model_hash(model)) {
+    fail(Status::invalid_argument, "{} is a state of another model, or of other weights of this one", path);
+  }
+  SavedState info;
+  info.tokens = static_cast<std::int64_t>(number(file, "tokens"));
+  info.token_hash = number(file, "token_hash");
+  const std::uint64_t pending = number(file, "pending");
+  if (pending > static_cast<std::uint64_t>(model.config().vocab_size)) {
+    fail(Status::corrupt, "{}: the pending token is beyond the vocabulary", path);
+  }
+  info.pending = static_cast<std::int32_t>(pending) - 1;
+  for (std::size_t i = 0; i < states.conv.size(); ++i) {
+    read_slot(file, fmt::format("conv.{}", i), states.conv[i], slot);
+    read_slot(file, fmt::format("recurrent.{}", i), states.recurrent[i], slot);
+  }
+  return info;
+}
+
+}  // namespace qdelta

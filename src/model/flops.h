@@ -1,0 +1,29 @@
+// Floating-point operations of a model, the way papers count them: two for each multiply-add of a matrix product, and
+// three times the forward for a training step.
+#pragma once
+
+#include "kernels/kernels.h"
+#include "model/parameters.h"
+
+namespace qdelta {
+
+// Of the recurrence of all blocks, per token, in its chunk form.
+[[nodiscard]] inline double recurrence_flop_per_token(const ModelConfig& c, bool backward) {
+  const auto K = static_cast<double>(c.head_dim);
+  const auto V = static_cast<double>(c.value_dim());
+  const double flop = backward ? chunk_backward_flop(K, V, kDefaultChunk) : chunk_forward_flop(K, V, kDefaultChunk);
+  return flop * static_cast<double>(c.value_heads() * c.num_hidden_layers);
+}
+
+// Every parameter but the embedding table, which is looked up, takes part in a product once.
+[[nodiscard]] inline double forward_flop_per_token(const ParameterLayout& layout) {
+  const std::int64_t looked_up = layout.config.tie_word_embeddings ? 0 : layout.embeddings.shape.elements();
+  return 2.0 * static_cast<double>(layout.parameters() - looked_up) + recurrence_flop_per_token(layout.config, false);
+}
+
+[[nodiscard]] inline double training_flop_per_token(const ParameterLayout& layout) {
+  const double recurrence = recurrence_flop_per_token(layout.config, false);
+  return 3.0 * (forward_flop_per_token(layout) - recurrence) + recurrence + recurrence_flop_per_token(layout.config, true);
+}
+
+}  // namespace qdelta

@@ -1,0 +1,153 @@
+#include "train/tensorboard.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+
+#include "core/error.h"
+#include "train/run_log.h"
+
+namespace qdelta {
+namespace {
+
+constexpr std::uint32_t kPolynomial = 0x82f63b78U;  // Castagnoli's, reflected
+constexpr int kAttempts = 1000;                     // at a free name
+
+constexpr std::array<std::uint32_t, 256> crc_table() {
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    std::uint32_t crc = byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1U) ^ ((crc & 1U) != 0 ? kPolynomial : 0U);
+    table[byte] = crc;
+  }
+  return table;
+}
+constexpr std::array<std::uint32_t, 256> kCrcTable = crc_table();
+
+template <class Unsigned>
+void put_little_endian(std::string& to, Unsigned value) {
+  for (std::size_t byte = 0; byte < sizeof(Unsigned); ++byte) {
+    to.push_back(static_cast<char>(static_cast<unsigned char>(value >> (8 * byte))));
+  }
+}
+
+void put_varint(std::string& to, std::uint64_t value) {
+  for (; value >= 0x80U; value >>= 7U) to.push_back(static_cast<char>(static_cast<unsigned char>(value | 0x80U)));
+  to.push_back(static_cast<char>(value));
+}
+
+// How a field's value is encoded.
+enum class Wire : std::uint32_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
+
+void put_key(std::string& to, std::uint32_t field, Wire wire) {
+  put_varint(to, (std::uint64_t{field} << 3U) | static_cast<std::uint64_t>(wire));
+}
+void put_bytes(std::string& to, std::uint32_t field, std::string_view bytes) {
+  put_key(to, field, Wire::bytes);
+  put_varint(to, bytes.size());
+  to.append(bytes);
+}
+
+// The fields every event has.
+std::string event(double wall_time, std::int64_t step) {
+  std::string bytes;
+  put_key(bytes, 1, Wire::fixed64);
+  put_little_endian(bytes, std::bit_cast<std::uint64_t>(wall_time));
+  if (step != 0) {  // as for every number of a message, 0 is what a missing one means
+    put_key(bytes, 2, Wire::varint);
+    put_varint(bytes, static_cast<std::uint64_t>(step));
+  }
+  return bytes;
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+// Fit for a file name.
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  std::string host = name.data();
+  for (char& c : host) {
+    if (c == '/') c = '_';
+  }
+  return host.empty() ? "unknown" : host;
+}
+
+}  // namespace
+
+std::uint32_t crc32c(std::string_view bytes) noexcept {
+  std::uint32_t crc = ~std::uint32_t{0};
+  for (const char c : bytes) crc = (crc >> 8U) ^ kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xffU];
+  return ~crc;
+}
+
+std::uint32_t masked_crc32c(std::string_view bytes) noexcept { return std::rotr(crc32c(bytes), 15) + 0xa282ead8U; }
+
+std::string tfrecord(std::string_view payload) {
+  std::string record;
+  put_little_endian(record, std::uint64_t{payload.size()});
+  put_little_endian(record, masked_crc32c(record));
+  record.append(payload);
+  put_little_endian(record, masked_crc32c(payload));
+  return record;
+}
+
+std::string file_version_event(double wall_time) {
+  std::string bytes = event(wall_time, 0);
+  put_bytes(bytes, 3, "brain.Event:2");
+  return bytes;
+}
+
+std::string session_start_event(double wall_time, std::int64_t step) {
+  std::string status;
+  put_key(status, 1, Wire::varint);
+  put_varint(status, 1);  // START
+  std::string bytes = event(wall_time, step);
+  put_bytes(bytes, 7, status);
+  return bytes;
+}
+
+std::string scalars_event(double wall_time, std::int64_t step, const TensorBoardScalars& scalars) {
+  std::string summary;
+  for (const auto& [tag, number] : scalars) {
+    std::string value;
+    put_bytes(value, 1, tag);
+    put_key(value, 2, Wire::fixed32);
+    put_little_endian(value, std::bit_cast<std::uint32_t>(static_cast<float>(number)));
+    put_bytes(summary, 1, value);
+  }
+  std::string bytes = event(wall_time, step);
+  put_bytes(bytes, 5, summary);
+  return bytes;
+}
+
+TensorBoardWriter::TensorBoardWriter(const std::string& folder, std::int64_t resumed_step) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail(Status::io, "cannot make the folder {} for TensorBoard: {}", folder, error.message());
+  const double begin = now();
+  const std::string stem = fmt::format("{}/events.out.tfevents.{:010d}.{}.{}", folder, static_cast<std::int64_t>(begin),
+                                       host_name(), ::getpid());
+  for (int number = 0; number < kAttempts && !file_; ++number) {
+    path_ = fmt::format("{}.{}", stem, number);
+    file_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
+    if (!file_ && errno != EEXIST) break;
+  }
+  if (!file_) fail(Status::io, "cannot write {}: {}", path_, reason_of(errno));
+  append(file_version_event(begin));
+  if (resumed_step > 0) append(session_start_event(begin, resumed_step + 1));
+}
+
+void TensorBoardWriter::write(std::int64_t step, const TensorBoardScalars& scalars) {
+  append(scalars_event(now(), step, scalars));
+}
+
+void TensorBoardWriter::append(const std::string& event) { append_whole(file_, tfrecord(event), path_); }
+
+}  // namespace qdelta

@@ -1,0 +1,89 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace qdelta {
+namespace {
+
+std::size_t bytes_of(std::int64_t floats) { return static_cast<std::size_t>(floats) * sizeof(float); }
+
+std::span<float> floats_in(AlignedBuffer& buffer, std::int64_t begin, std::int64_t count) {
+  return {reinterpret_cast<float*>(buffer.data()) + begin, static_cast<std::size_t>(count)};
+}
+
+}  // namespace
+
+OptimizerState::OptimizerState(std::int64_t parameters) : memory(bytes_of(2 * parameters)), size(parameters) {}
+
+std::span<float> OptimizerState::m() { return floats_in(memory, 0, size); }
+std::span<float> OptimizerState::v() { return floats_in(memory, size, size); }
+
+Trainer::Trainer(LanguageModel& model, const OptimizerOptions& options, const Device& device, bool recompute)
+    : model_(model),
+      options_(options),
+      device_(device),
+      runner_(model, device, recompute),
+      evaluation_runner_(model, device),
+      state_(model.layout().size),
+      gradients_(bytes_of(model.layout().size)) {}
+
+StepResult Trainer::step(std::span<const TokenBatch> pieces, float learning_rate) {
+  const std::span<float> gradients = floats_in(gradients_, 0, model_.layout().size);
+  std::fill(gradients.begin(), gradients.end(), 0.0F);
+  std::int64_t counted = 0;
+  for (const TokenBatch& piece : pieces) counted += piece.counted;
+
+  StepResult result;
+  for (const TokenBatch& piece : pieces) {
+    result.loss += runner_.loss_and_gradients({piece.ids, piece.offsets}, piece.targets, gradients, counted);
+    result.tokens += static_cast<std::int64_t>(piece.ids.size());
+  }
+  result.gradient_norm = std::sqrt(sum_of_squares(device_, gradients));
+  if (!std::isfinite(result.gradient_norm)) {
+    result.skipped = true;
+    return result;
+  }
+  AdamW args;
+  args.parameters = model_.parameters();
+  args.gradients = gradients;
+  args.m = state_.m();
+  args.v = state_.v();
+  args.learning_rate = learning_rate;
+  args.beta1 = options_.beta1;
+  args.beta2 = options_.beta2;
+  args.epsilon = options_.epsilon;
+  args.weight_decay = options_.weight_decay;
+  args.step = ++state_.updates;
+  // As torch's clip_grad_norm_: the small constant keeps the quotient finite.
+  if (options_.clip > 0) {
+    args.gradient_scale = static_cast<float>(std::min(1.0, double{options_.clip} / (result.gradient_norm + 1e-6)));
+  }
+  adamw(device_, args);
+  return result;
+}
+
+EvaluationResult Trainer::evaluate(std::span<const TokenBatch> batches) {
+  EvaluationResult result;
+  double loss = 0;
+  std::int64_t right = 0;
+  std::vector<float> losses;
+  std::vector<std::int32_t> best;
+  for (const TokenBatch& batch : batches) {
+    losses.resize(batch.ids.size());
+    best.resize(batch.ids.size());
+    evaluation_runner_.losses({batch.ids, batch.offsets}, batch.targets, losses, best);
+    for (std::size_t i = 0; i < batch.ids.size(); ++i) {
+      loss += losses[i];
+      right += batch.targets[i] >= 0 && best[i] == batch.targets[i] ? 1 : 0;
+    }
+    result.counted += batch.counted;
+  }
+  if (result.counted > 0) {
+    result.loss = loss / static_cast<double>(result.counted);
+    result.accuracy = static_cast<double>(right) / static_cast<double>(result.counted);
+  }
+  return result;
+}
+
+}  // namespace qdelta

@@ -1,0 +1,64 @@
+// One optimizer step: gradients of a batch in pieces, clipping, AdamW.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/memory.h"
+#include "data/batches.h"
+#include "model/language_model.h"
+
+namespace qdelta {
+
+struct OptimizerOptions {
+  float beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-15F;
+  float weight_decay = 0.1F;
+  float clip = 1.0F;  // largest gradient norm; 0: no clipping
+};
+
+struct StepResult {
+  double loss = 0;
+  double gradient_norm = 0;  // before clipping
+  std::int64_t tokens = 0;
+  bool skipped = false;  // the norm was not finite, and the parameters were left alone
+};
+
+struct EvaluationResult {
+  double loss = 0;
+  double accuracy = 0;  // share of counted positions whose most likely token is the target
+  std::int64_t counted = 0;
+};
+
+// What a step changes besides the parameters.
+struct OptimizerState {
+  AlignedBuffer memory;      // m, then v
+  std::int64_t updates = 0;  // of the parameters; a skipped step is none
+  std::int64_t size = 0;
+
+  explicit OptimizerState(std::int64_t parameters);
+  [[nodiscard]] std::span<float> m();
+  [[nodiscard]] std::span<float> v();
+};
+
+class Trainer {
+ public:
+  Trainer(LanguageModel& model, const OptimizerOptions& options, const Device& device, bool recompute);
+
+  // The mean loss over all the pieces' counted targets, and one update.
+  StepResult step(std::span<const TokenBatch> pieces, float learning_rate);
+  EvaluationResult evaluate(std::span<const TokenBatch> batches);
+
+  [[nodiscard]] OptimizerState& state() { return state_; }
+
+ private:
+  LanguageModel& model_;
+  OptimizerOptions options_;
+  Device device_;
+  ModelRunner runner_;
+  ModelRunner evaluation_runner_;  // its own memory: the training plan of a step stays as it is
+  OptimizerState state_;
+  AlignedBuffer gradients_;
+};
+
+}  // namespace qdelta

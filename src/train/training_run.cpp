@@ -1,0 +1,195 @@
+#include "train/training_run.h"
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+
+#include "model/flops.h"
+#include "train/run_log.h"
+#include "train/tensorboard.h"
+
+namespace qdelta {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// The pieces of a run that live as long as it does.
+class Run {
+ public:
+  Run(LanguageModel& model, BatchSource& source, std::span<const TokenBatch> validation, const TrainingOptions& options,
+      Progress& progress)
+      : model_(model),
+        source_(source),
+        validation_(validation),
+        options_(options),
+        progress_(progress),
+        trainer_(model, options.optimizer, options.device, options.recompute),
+        log_(open()),
+        events_(options.out, state_.step),
+        flop_per_token_(training_flop_per_token(model.layout())) {}
+
+  TrainingOutcome go(const std::atomic<bool>& stop) {
+    TrainingOutcome outcome;
+    outcome.state = state_;
+    start_ = Clock::now();
+    const std::int64_t total = options_.schedule.total;
+    const std::int64_t save_every = options_.save_every > 0 ? options_.save_every : options_.eval_every;
+    bool saved = true;
+    while (state_.step < total && !stop) {
+      const RunRecord record = step();
+      outcome.loss = record.loss;
+      saved = false;
+      const bool last = state_.step == total;
+      const bool evaluates = last || (options_.eval_every > 0 && state_.step % options_.eval_every == 0);
+      RunRecord logged = record;
+      if (evaluates && !validation_.empty()) {
+        outcome.validation = evaluate(logged);
+        if (enough(outcome.validation)) outcome.end = TrainingOutcome::End::early;
+      }
+      write(logged);
+      if (last || (save_every > 0 && state_.step % save_every == 0) || outcome.end == TrainingOutcome::End::early) {
+        outcome.checkpoint = save();
+        saved = true;
+      }
+      if (outcome.end == TrainingOutcome::End::early) break;
+    }
+    if (stop && state_.step < total) {
+      outcome.end = TrainingOutcome::End::interrupted;
+      if (!saved) outcome.checkpoint = save();
+    }
+    progress_.finish();
+    outcome.state = state_;
+    return outcome;
+  }
+
+ private:
+  // Finds out where to start, and opens the log there.
+  RunLog open() {
+    std::error_code error;
+    fs::create_directories(options_.out, error);
+    if (error) fail(Status::io, "cannot create {}: {}", options_.out, error.message());
+    const std::string log = (fs::path(options_.out) / kRunLogName).string();
+    const std::optional<std::string> checkpoint = newest_checkpoint(options_.out);
+    state_.recipe = options_.recipe;
+    if (!checkpoint) {
+      // A run that was killed before its first checkpoint left nothing to go on from.
+      return options_.resume ? RunLog::resume(log, 0) : RunLog::create(log);
+    }
+    require(options_.resume, "{} already holds a run ({}); pass --resume to go on with it, or another --out",
+            options_.out, fs::path(*checkpoint).filename().string());
+    state_ = load_checkpoint(*checkpoint, model_, trainer_.state());
+    require(state_.recipe == options_.recipe,
+            "the run in {} was started with other settings:\n  {}\nthan it is resumed with:\n  {}", options_.out,
+            state_.recipe, options_.recipe);
+    source_.seek(state_.data_position);
+    progress_.message(fmt::format("Resumed {} at step {}.", options_.out, state_.step));
+    return RunLog::resume(log, state_.step);
+  }
+
+  RunRecord step() {
+    std::vector<TokenBatch> pieces;
+    for (std::int64_t i = 0; i < options_.accumulate; ++i) pieces.push_back(source_.next());
+    const auto begin = Clock::now();
+    const double rate = learning_rate(options_.schedule, state_.step + 1);
+    const StepResult result = trainer_.step(pieces, static_cast<float>(rate));
+    const double seconds = seconds_since(begin);
+    state_.step += 1;
+    state_.tokens += result.tokens;
+    state_.updates = trainer_.state().updates;
+    state_.data_position = source_.position();
+    state_.skipped += result.skipped ? 1 : 0;
+    state_.seconds += seconds;
+    if (result.skipped) {
+      progress_.message(fmt::format("Step {}: the gradient is not finite; the step is skipped.", state_.step));
+    }
+    RunRecord record;
+    record.step = state_.step;
+    record.tokens = state_.tokens;
+    record.loss = result.loss;
+    record.learning_rate = rate;
+    record.gradient_norm = result.gradient_norm;
+    record.tokens_per_second = static_cast<double>(result.tokens) / seconds;
+    record.seconds = state_.seconds;
+    record.skipped = state_.skipped;
+    if (options_.machine_limit > 0) {
+      record.extra["fraction_of_limit"] = record.tokens_per_second * flop_per_token_ / options_.machine_limit;
+    }
+    return record;
+  }
+
+  EvaluationResult evaluate(RunRecord& record) {
+    const EvaluationResult result = trainer_.evaluate(validation_);
+    record.validation_loss = result.loss;
+    record.extra["validation_accuracy"] = result.accuracy;
+    const bool better = state_.best_validation == 0 || result.loss < state_.best_validation;
+    state_.evaluations_since_best = better ? 0 : state_.evaluations_since_best + 1;
+    if (better) state_.best_validation = result.loss;
+    return result;
+  }
+
+  [[nodiscard]] bool enough(const EvaluationResult& result) const {
+    const bool reached = options_.target_accuracy > 0 && result.accuracy >= options_.target_accuracy;
+    return reached || (options_.patience > 0 && state_.evaluations_since_best >= options_.patience);
+  }
+
+  void write(const RunRecord& record) {
+    log_.append(record);
+    TensorBoardScalars scalars{{"train/loss", record.loss},
+                               {"train/learning_rate", record.learning_rate},
+                               {"train/gradient_norm", record.gradient_norm},
+                               {"train/tokens_per_second", record.tokens_per_second}};
+    if (record.validation_loss) scalars.emplace_back("validation/loss", *record.validation_loss);
+    for (const auto& [name, value] : record.extra) scalars.emplace_back("train/" + name, value);
+    events_.write(record.step, scalars);
+
+    if (record.validation_loss) shown_validation_ = record.validation_loss;
+    ProgressState shown;
+    shown.name = options_.name;
+    shown.step = record.step;
+    shown.total = options_.schedule.total;
+    shown.first_step = first_step_;
+    shown.loss = record.loss;
+    shown.validation_loss = shown_validation_;
+    shown.learning_rate = record.learning_rate;
+    shown.gradient_norm = record.gradient_norm;
+    shown.tokens_per_second = record.tokens_per_second;
+    if (const auto share = record.extra.find("fraction_of_limit"); share != record.extra.end()) {
+      shown.fraction_of_limit = share->second;
+    }
+    shown.seconds = seconds_since(start_);
+    progress_.update(shown);
+  }
+
+  std::string save() {
+    return save_checkpoint(options_.out, model_, trainer_.state(), state_, options_.keep, options_.tokenizer);
+  }
+
+  LanguageModel& model_;
+  BatchSource& source_;
+  std::span<const TokenBatch> validation_;
+  const TrainingOptions& options_;
+  Progress& progress_;
+  Trainer trainer_;
+  TrainingState state_;
+  RunLog log_;
+  TensorBoardWriter events_;
+  double flop_per_token_;
+  std::int64_t first_step_ = state_.step;
+  std::optional<double> shown_validation_;
+  Clock::time_point start_;
+};
+
+}  // namespace
+
+TrainingOutcome run_training(LanguageModel& model, BatchSource& source, std::span<const TokenBatch> validation,
+                             const TrainingOptions& options, const std::atomic<bool>& stop, Progress& progress) {
+  options.schedule.check();
+  require(options.accumulate > 0, "accumulate is {}, expected at least 1", options.accumulate);
+  Run run(model, source, validation, options, progress);
+  return run.go(stop);
+}
+
+}  // namespace qdelta

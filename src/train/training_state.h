@@ -1,0 +1,44 @@
+// A training run on disk, and how it survives: everything to go on exactly where it stopped.
+//
+//   RUN/log.jsonl, RUN/events...          what happened
+//   RUN/checkpoints/step-00000100/        a model folder (config.json, model.safetensors, tokenizer), and beside it
+//     optimizer.safetensors               AdamW's m and v
+//     state.json                          step, tokens, the data source's position, the best validation loss
+//
+// A checkpoint is written under a temporary name and renamed when it is whole, so a folder named step-N is complete
+// whatever happened; leftovers of an interrupted write are removed on the next save.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "model/language_model.h"
+#include "train/trainer.h"
+
+namespace qdelta {
+
+struct TrainingState {
+  std::int64_t step = 0;
+  std::int64_t tokens = 0;
+  std::int64_t updates = 0;         // OptimizerState::updates
+  std::uint64_t data_position = 0;  // BatchSource::position()
+  std::int64_t skipped = 0;
+  double seconds = 0;  // of training, over all its pieces
+  double best_validation = 0;
+  std::int64_t evaluations_since_best = 0;
+  std::string recipe;  // of the run, to notice when a resumed run is told something else
+};
+
+// The newest complete checkpoint of a run, if there is one.
+[[nodiscard]] std::optional<std::string> newest_checkpoint(const std::string& run);
+
+// Writes checkpoint `state.step` and then deletes all but the newest `keep`. `tokenizer` is a folder or file to copy
+// the tokenizer from, "" for none. Gives the folder.
+std::string save_checkpoint(const std::string& run, const LanguageModel& model, OptimizerState& optimizer,
+                            const TrainingState& state, int keep, const std::string& tokenizer);
+
+// Loads parameters and optimizer into a model of the same shape.
+[[nodiscard]] TrainingState load_checkpoint(const std::string& folder, LanguageModel& model, OptimizerState& optimizer);
+
+}  // namespace qdelta

@@ -1,0 +1,296 @@
+// The model as a whole: the published checkpoints, gradients, memory plans, states.
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <filesystem>
+
+#include "io/safetensors.h"
+#include "model/checkpoint.h"
+#include "model/model_case.h"
+#include "testing.h"
+
+namespace qdelta {
+namespace {
+
+using testing::small_config;
+using testing::TokenCase;
+namespace fs = std::filesystem;
+
+double relative(std::span<const float> got, const ConstTensorView& expected) {
+  return testing::relative_error(std::vector<double>(got.begin(), got.end()), testing::to_doubles(expected));
+}
+
+class GoldenModel : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GoldenModel, LogitsLossAndEveryGradientAgree) {
+  const std::string folder = std::string(QDELTA_GOLDEN_DIR) + "/model/" + GetParam();
+  const auto model = load_model(folder);
+  const SafetensorsFile expected = SafetensorsFile::open(folder + "/expected.safetensors");
+  const ConstTensorView input = expected.view("input_ids");
+  const std::int64_t T = input.extent(1);
+  const std::vector<std::int64_t> flat =
+      integers_of(ConstTensorView(input.data, input.dtype, {input.shape.elements()}), "input_ids");
+  std::vector<std::int32_t> ids(flat.begin(), flat.end());
+  std::vector<std::int32_t> targets;
+  std::vector<std::int64_t> offsets;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    targets.push_back((static_cast<std::int64_t>(i) + 1) % T == 0 ? -1 : ids[i + 1]);
+  }
+  for (std::int64_t b = 0; b <= input.extent(0); ++b) offsets.push_back(b * T);
+  for (const bool recompute : {false, true}) {
+    ModelRunner runner(*model, {2}, recompute);
+    Tensor logits(DType::f32, {static_cast<std::int64_t>(ids.size()), model->config().vocab_size});
+    runner.logits({ids, offsets}, logits.view());
+    EXPECT_LT(relative(logits.as<float>(), expected.view("logits")), 1e-4);
+    std::vector<float> gradients(static_cast<std::size_t>(model->layout().size));
+    const double loss = runner.loss_and_gradients({ids, offsets}, targets, gradients);
+    EXPECT_NEAR(loss, element_as_double(expected.view("loss"), 0), 1e-5 * loss);
+    for (const NamedSlot& tensor : model->layout().tensors) {
+      const auto part = std::span<const float>(gradients).subspan(
+          static_cast<std::size_t>(tensor.slot.offset), static_cast<std::size_t>(tensor.slot.shape.elements()));
+      EXPECT_LT(relative(part, expected.view("grad." + tensor.name)), 1e-4) << tensor.name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Published, GoldenModel,
+                         ::testing::Values("qdelta_tiny", "gated_deltanet_tiny", "qdelta_gva_tied"));
+
+// Along a random direction in all parameters, the loss changes as the gradients say.
+void expect_gradients(const ModelConfig& config) {
+  LanguageModel model(config);
+  initialise(model.layout(), 3, model.parameters());
+  const TokenCase batch(5, config.vocab_size, {9, 1, 70});
+  ModelRunner runner(model, {2});
+  std::vector<float> gradients(static_cast<std::size_t>(model.layout().size));
+  runner.loss_and_gradients(batch.input(), batch.targets, gradients);
+  const std::vector<float> start(model.parameters().begin(), model.parameters().end());
+  Random random(17);
+  for (const NamedSlot& tensor : model.layout().tensors) {
+    const auto begin = static_cast<std::size_t>(tensor.slot.offset);
+    const auto count = static_cast<std::size_t>(tensor.slot.shape.elements());
+    std::vector<double> direction(count);
+    double actual = 0;
+    double size = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      direction[i] = double{random.normal()} / std::sqrt(static_cast<double>(count));
+      actual += direction[i] * double{gradients[begin + i]};
+      size += double{gradients[begin + i]} * double{gradients[begin + i]};
+    }
+    std::vector<float> losses(batch.ids.size());
+    const auto loss_at = [&](double step) {
+      for (std::size_t i = 0; i < count; ++i) {
+        model.parameters()[begin + i] = start[begin + i] + static_cast<float>(step * direction[i]);
+      }
+      runner.losses(batch.input(), batch.targets, losses);
+      double sum = 0;
+      double counted = 0;
+      for (std::size_t i = 0; i < losses.size(); ++i) {
+        sum += double{losses[i]};
+        counted += batch.targets[i] >= 0 ? 1 : 0;
+      }
+      return sum / counted;
+    };
+    // A large step is spoiled by curvature (the norm of a short q turns quickly), a small one by rounding of the
+    // float32 losses: some step must agree to within what rounding allows it.
+    const double tolerance = 1e-2 * std::sqrt(size / static_cast<double>(count));
+    double closest = INFINITY;
+    for (const double h : {2e-2, 5e-3, 1e-3}) {
+      const double coarse = (loss_at(h) - loss_at(-h)) / (2 * h);
+      const double fine = (loss_at(h / 2) - loss_at(-h / 2)) / h;
+      const double excess = std::abs(actual - (4 * fine - coarse) / 3) - 5e-7 / h;
+      closest = std::min(closest, excess);
+    }
+    loss_at(0);
+    EXPECT_LT(closest, tolerance) << tensor.name << " of " << traits_of(config.rule).name << ", gradient along it "
+                                  << actual;
+  }
+}
+
+class EveryRule : public ::testing::TestWithParam<Rule> {};
+
+TEST_P(EveryRule, GradientsOfAllParametersAgreeWithDifferences) { expect_gradients(small_config(GetParam())); }
+
+TEST_P(EveryRule, StateCarriesAPrefixExactly) {
+  const ModelConfig config = small_config(GetParam());
+  LanguageModel model(config);
+  initialise(model.layout(), 3, model.parameters());
+  const TokenCase batch(6, config.vocab_size, {75});
+  ModelRunner runner(model, {2});
+  Tensor whole(DType::f32, {75, config.vocab_size});
+  runner.logits(batch.input(), whole.view());
+  // Slot 1 of a pool of three, in pieces: several tokens, one, several, then token by token.
+  ModelStates states(config, 3);
+  const std::vector<std::int64_t> slots{1};
+  std::int64_t at = 0;
+  std::vector<std::int64_t> pieces{40, 1, 20};
+  while (at + 1 < 75) {
+    const std::int64_t count = pieces.empty() ? 1 : pieces.front();
+    if (!pieces.empty()) pieces.erase(pieces.begin());
+    Tensor last(DType::f32, {1, config.vocab_size});
+    const std::vector<std::int64_t> offsets{0, count};
+    runner.last_logits(
+        {std::span(batch.ids).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)), offsets},
+        last.view(), {&states, slots});
+    at += count;
+    const auto expected = std::span<const float>(whole.as<float>())
+                              .subspan(static_cast<std::size_t>((at - 1) * config.vocab_size),
+                                       static_cast<std::size_t>(config.vocab_size));
+    EXPECT_LT(testing::relative_error(std::vector<double>(last.as<float>().begin(), last.as<float>().end()),
+                                      std::vector<double>(expected.begin(), expected.end())),
+              1e-4)
+        << "after " << at << " tokens";
+  }
+  // Its neighbours were left alone.
+  for (const Tensor& pool : states.recurrent) {
+    const std::size_t size = pool.as<float>().size() / 3;
+    for (std::size_t i = 0; i < size; ++i) ASSERT_EQ(pool.as<float>()[i], 0.0F);
+    for (std::size_t i = 2 * size; i < 3 * size; ++i) ASSERT_EQ(pool.as<float>()[i], 0.0F);
+  }
+}
+
+TEST_P(EveryRule, ConfigAndCheckpointSurviveARoundTrip) {
+  ModelConfig config = small_config(GetParam());
+  config.use_mlp = GetParam() != Rule::linear;
+  LanguageModel model(config);
+  initialise(model.layout(), 4, model.parameters());
+  const std::string folder = ::testing::TempDir() + "qdelta_roundtrip_" + std::string(traits_of(GetParam()).name);
+  save_model(folder, model);
+  const auto loaded = load_model(folder);
+  EXPECT_EQ(config_to_json(loaded->config()), config_to_json(config));
+  EXPECT_TRUE(std::equal(model.parameters().begin(), model.parameters().end(), loaded->parameters().begin()));
+  fs::remove_all(folder);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, EveryRule, ::testing::ValuesIn(testing::all_rules()), testing::rule_test_name);
+
+TEST(Model, GradientsOfEveryOptionAgreeWithDifferences) {
+  ModelConfig config = small_config(Rule::q_delta);
+  config.use_gate = false;
+  expect_gradients(config);
+  config = small_config(Rule::q_delta);
+  config.use_short_conv = false;
+  expect_gradients(config);
+  config = small_config(Rule::q_delta);
+  config.num_v_heads = 4;
+  config.expand_v = 1;
+  config.tie_word_embeddings = true;
+  expect_gradients(config);
+  config = small_config(Rule::q_delta);
+  config.allow_neg_eigval = true;
+  config.lamb_bias = 0.8;
+  config.conv_size = 2;
+  expect_gradients(config);
+  config = small_config(Rule::q_delta);
+  config.fixed_lambda = 0.5;
+  config.use_decay = false;
+  config.use_mlp = false;
+  expect_gradients(config);
+}
+
+TEST(Model, ThreadsAndRecomputationDoNotChangeABit) {
+  const ModelConfig config = small_config(Rule::q_delta);
+  LanguageModel model(config);
+  initialise(model.layout(), 3, model.parameters());
+  const TokenCase batch(5, config.vocab_size, {300, 7, 150});
+  const auto gradients_with = [&](int threads, bool recompute) {
+    ModelRunner runner(model, {threads}, recompute);
+    std::vector<float> gradients(static_cast<std::size_t>(model.layout().size));
+    runner.loss_and_gradients(batch.input(), batch.targets, gradients);
+    return gradients;
+  };
+  const std::vector<float> one = gradients_with(1, false);
+  EXPECT_EQ(gradients_with(2, false), one);
+  EXPECT_EQ(gradients_with(3, false), one);
+  EXPECT_EQ(gradients_with(2, true), one);
+}
+
+TEST(Model, PiecesOfABatchAddUp) {
+  const ModelConfig config = small_config(Rule::gated_delta);
+  LanguageModel model(config);
+  initialise(model.layout(), 3, model.parameters());
+  const TokenCase both(5, config.vocab_size, {30, 20});
+  const auto counted = std::count_if(both.targets.begin(), both.targets.end(), [](auto t) { return t >= 0; });
+  ModelRunner runner(model, {1});
+  std::vector<float> whole(static_cast<std::size_t>(model.layout().size));
+  std::vector<float> pieces(whole.size());
+  const double loss = runner.loss_and_gradients(both.input(), both.targets, whole);
+  const std::vector<std::int64_t> first{0, 30};
+  const std::vector<std::int64_t> second{0, 20};
+  const std::span<const std::int32_t> ids = both.ids;
+  const std::span<const std::int32_t> targets = both.targets;
+  const double sum = runner.loss_and_gradients({ids.first(30), first}, targets.first(30), pieces, counted) +
+                     runner.loss_and_gradients({ids.last(20), second}, targets.last(20), pieces, counted);
+  EXPECT_NEAR(sum, loss, 1e-6);
+  EXPECT_LT(testing::relative_error(std::vector<double>(pieces.begin(), pieces.end()),
+                                    std::vector<double>(whole.begin(), whole.end())),
+            1e-5);
+}
+
+TEST(Model, PublishedSizesCountTheirParameters) {
+  ModelConfig config;
+  config.lamb_bias = 0.8;
+  EXPECT_EQ(ParameterLayout(config).parameters(), 380'017'148);
+  config.rule = Rule::gated_delta;
+  EXPECT_EQ(ParameterLayout(config).parameters(), 379'888'124);
+  config.rule = Rule::q_delta;
+  config.hidden_size = 2048;
+  config.head_dim = 256;
+  EXPECT_EQ(ParameterLayout(config).parameters(), 1'387'606'780);
+  config.rule = Rule::gated_delta;
+  EXPECT_EQ(ParameterLayout(config).parameters(), 1'387'348'732);
+}
+
+TEST(Checkpoint, EveryProblemIsNamedInOneError) {
+  const std::string folder = ::testing::TempDir() + "qdelta_bad_checkpoint";
+  LanguageModel model(small_config(Rule::q_delta));
+  save_model(folder, model);
+  // One tensor missing, one of another shape, one too many.
+  std::vector<NamedTensor> tensors;
+  Tensor odd(DType::f32, {3, 5});
+  for (const NamedSlot& tensor : model.layout().tensors) {
+    if (tensor.name == "model.layers.1.attn.A_log") continue;
+    const bool misshapen = tensor.name == "model.layers.0.attn.q_proj.weight";
+    tensors.push_back(
+        {tensor.name, misshapen ? ConstTensorView(odd.view()) : tensor.slot.in(std::as_const(model).parameters())});
+  }
+  tensors.push_back({"model.layers.0.attn.extra", odd.view()});
+  write_safetensors(folder + "/model.safetensors", tensors);
+  try {
+    (void)load_model(folder);
+    FAIL() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::corrupt);
+    const std::string message = error.what();
+    EXPECT_NE(message.find("model.layers.1.attn.A_log"), std::string::npos) << message;
+    EXPECT_NE(message.find("model.layers.0.attn.q_proj.weight: [3, 5]"), std::string::npos) << message;
+    EXPECT_NE(message.find("model.layers.0.attn.extra"), std::string::npos) << message;
+  }
+  fs::remove_all(folder);
+}
+
+TEST(Config, NonsenseIsRefusedByName) {
+  const auto message_of = [](const char* key, const nlohmann::json& value) -> std::string {
+    nlohmann::json json = nlohmann::json::parse(config_to_json(small_config(Rule::q_delta)).dump());
+    json[key] = value;
+    try {
+      (void)config_from_json(json);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(message_of("hidden_size", -1).find("hidden_size"), std::string::npos);
+  EXPECT_NE(message_of("hidden_size", "wide").find("hidden_size"), std::string::npos);
+  EXPECT_NE(message_of("num_v_heads", 3).find("num_v_heads"), std::string::npos);
+  EXPECT_NE(message_of("expand_v", 1.3).find("expand_v"), std::string::npos);
+  EXPECT_NE(message_of("model_type", "llama").find("llama"), std::string::npos);
+  EXPECT_NE(message_of("rule", "nonsense").find("nonsense"), std::string::npos);
+  EXPECT_NE(message_of("hidden_act", "gelu").find("gelu"), std::string::npos);
+  EXPECT_NE(message_of("norm_eps", 0.0).find("norm_eps"), std::string::npos);
+  EXPECT_EQ(message_of("unknown_key", 1), "");
+}
+
+}  // namespace
+}  // namespace qdelta
