@@ -90,7 +90,8 @@ struct RecurrenceStep {
   int threads = 0;
 };
 
-// Check every argument and run on the CPU. The scratch space must have at least the bytes that *_workspace says.
+// Check every argument and run on the CPU. The scratch space must have at least the bytes that
+// recurrence_workspace says, and start at a multiple of kAlignment.
 void recurrence_forward(const RecurrenceForward& args, std::span<std::byte> workspace);
 void recurrence_backward(const RecurrenceBackward& args, std::span<std::byte> workspace);
 void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace);

@@ -19,6 +19,8 @@ bool walks(const RecurrenceForward& args) {
 
 void check_space(std::span<std::byte> workspace, std::size_t needed) {
   require(workspace.size() >= needed, "the workspace has {} bytes, {} are needed", workspace.size(), needed);
+  require(needed == 0 || reinterpret_cast<std::uintptr_t>(workspace.data()) % kAlignment == 0,
+          "the workspace does not start at a multiple of {} bytes", kAlignment);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include <complex>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "rule/rule.h"
@@ -63,9 +64,10 @@ struct Token {
 template <class T>
 T normalise(std::vector<T>& row, bool enabled) {
   if (!enabled) return T(1);
-  T sum(0);
-  for (const T& value : row) sum += value * value;
-  const T inverse = T(1) / std::sqrt(sum + T(kNormEpsilon));
+  using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;  // a long row's square need not be a float
+  Sum sum(0);
+  for (const T& value : row) sum += Sum(value) * Sum(value);
+  const T inverse = static_cast<T>(Sum(1) / std::sqrt(sum + Sum(kNormEpsilon)));
   for (T& value : row) value *= inverse;
   return inverse;
 }

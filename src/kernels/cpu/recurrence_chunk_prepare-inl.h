@@ -38,19 +38,17 @@ HWY_INLINE void LoadTokens(const ChunkPlan& plan, const RecurrenceInputs& in, st
     PrefetchAhead(v, first + r, length, at.V);  // needed soon, and then row after row without a pause
     LoadRow(q.row(first + r), q.dtype, q.step, at.K, q_row, plan.Kp);
     LoadRow(k.row(first + r), k.dtype, k.step, at.K, k_row, plan.Kp);
-    const float k_square = Dot(k_row, k_row, plan.Kp);
-    const float q_factor = in.qk_l2norm ? InverseNorm(Dot(q_row, q_row, plan.Kp)) : 1.0F;
-    const float k_factor = in.qk_l2norm ? InverseNorm(k_square) : 1.0F;
-    chunk.q_inverse_norm[r] = q_factor;
-    chunk.k_inverse_norm[r] = k_factor;
-    chunk.rule_in[r] = {gate_at(g, first + r), gate_at(beta, first + r), gate_at(lambda, first + r),
-                        k_square * k_factor * k_factor};
+    const RowNorm q_norm = in.qk_l2norm ? NormOf(q_row, plan.Kp) : RowNorm{1.0F, 0.0F};
+    const RowNorm k_norm = in.qk_l2norm ? NormOf(k_row, plan.Kp) : RowNorm{1.0F, Dot(k_row, k_row, plan.Kp)};
+    chunk.q_inverse_norm[r] = q_norm.factor;
+    chunk.k_inverse_norm[r] = k_norm.factor;
+    chunk.rule_in[r] = {gate_at(g, first + r), gate_at(beta, first + r), gate_at(lambda, first + r), k_norm.square};
     const RuleOutputs<float> out = rule_forward(in.rule, chunk.rule_in[r]);
     chunk.decay[r] = std::exp(out.log_decay);
     chunk.erase[r] = out.erase;
     chunk.mix[r] = out.mix;
     chunk.write[r] = out.write;
-    ScaleAndMix(q_factor, k_factor, out.mix, q_row, k_row, chunk.x(plan.ldk) + r * plan.ldk, plan.Kp);
+    ScaleAndMix(q_norm.factor, k_norm.factor, out.mix, q_row, k_row, chunk.x(plan.ldk) + r * plan.ldk, plan.Kp);
   }
   for (std::int64_t r = chunk.rows; r < chunk.padded; ++r) {
     std::fill_n(chunk.q + r * plan.ldk, plan.Kp, 0.0F);

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "core/dtype.h"
 #include "kernels/cpu/matrix-inl.h"
@@ -130,8 +131,20 @@ HWY_INLINE void Combine(float p, const float* a, float q, const float* b, float*
   }
 }
 
-// The factor of the L2 norm, from the sum of squares.
-HWY_INLINE float InverseNorm(float sum) { return 1.0F / std::sqrt(sum + static_cast<float>(kNormEpsilon)); }
+// The factor that normalises a row, and its sum of squares afterwards.
+struct RowNorm {
+  float factor, square;
+};
+
+HWY_INLINE RowNorm NormOf(const float* row, std::int64_t padded) {
+  double sum = Dot(row, row, padded);
+  if (!(sum <= double{std::numeric_limits<float>::max()})) {  // the square of a long row need not be a float
+    sum = 0;
+    for (std::int64_t i = 0; i < padded; ++i) sum += double{row[i]} * double{row[i]};
+  }
+  const double factor = 1.0 / std::sqrt(sum + kNormEpsilon);
+  return {static_cast<float>(factor), static_cast<float>(sum * factor * factor)};
+}
 
 // q and k times their factors in place, and x = k + mix q, in one sweep.
 HWY_INLINE void ScaleAndMix(float q_factor, float k_factor, float mix, float* HWY_RESTRICT q, float* HWY_RESTRICT k,
