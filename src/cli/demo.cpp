@@ -142,7 +142,7 @@ std::string draw(const std::vector<DemoResult>& results, const std::string& out)
     }
     tests.series.push_back(bars);
   }
-  const std::string path = (std::filesystem::path(out) / "recall.svg").string();
+  std::string path = (std::filesystem::path(out) / "recall.svg").string();
   plot::write_svg(figure, path);
   return path;
 }

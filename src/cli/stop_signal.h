@@ -18,7 +18,7 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  [[nodiscard]] const std::atomic<bool>& raised() const { return flag(); }
+  [[nodiscard]] static const std::atomic<bool>& raised() { return flag(); }
 
  private:
   static std::atomic<bool>& flag() {

@@ -26,8 +26,10 @@ namespace {
 
 constexpr const char* kHelp =
     "An input is text or, where its name ends in .jsonl or .ndjson, JSON lines with a document in each; plain, or\n"
-    "compressed with gzip, xz or zstd. DIR gets tokens-00000.qdt and so on, shards.json, which lists them and is written\n"
-    "last, and the tokenizer's own files, so that `qdelta train` finds them. Texts are read as they are needed: memory\n"
+    "compressed with gzip, xz or zstd. DIR gets tokens-00000.qdt and so on, shards.json, which lists them and is "
+    "written\n"
+    "last, and the tokenizer's own files, so that `qdelta train` finds them. Texts are read as they are needed: "
+    "memory\n"
     "does not grow with the inputs.\n"
     "\n"
     "Bytes that are not UTF-8 become U+FFFD (not with the tokenizer \"bytes\"), and the documents that had some are\n"

@@ -1,9 +1,10 @@
 // Batches for training and validation: deterministic, and with a position that is one number, so that a run that was
 // interrupted goes on exactly where it was.
 //
-// Documents are concatenated and cut into rows of seq_len tokens; the target of a token is the one after it, also across
-// the end of a row. An epoch has every row once, in an order of its own. What is left over at the end, less than a row,
-// is left out: where an epoch's rows start is shifted by a random part of it, so that it is not always the same tokens.
+// Documents are concatenated and cut into rows of seq_len tokens; the target of a token is the one after it, also
+// across the end of a row. An epoch has every row once, in an order of its own. What is left over at the end, less than
+// a row, is left out: where an epoch's rows start is shifted by a random part of it, so that it is not always the same
+// tokens.
 #pragma once
 
 #include <cstdint>

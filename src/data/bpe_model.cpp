@@ -75,7 +75,8 @@ void BpeModel::read_merges(const BpeConfig& config) {
   merges_.assign(merge_mask_ + 1, {kNoPair, 0, 0});
   bool crosses = false;
   for (std::size_t rank = 0; rank < config.merges.size(); ++rank) {
-    const auto& [left, right] = config.merges[rank];
+    const std::string& left = config.merges[rank].first;
+    const std::string& right = config.merges[rank].second;
     const auto find = [&](const std::string& token) {
       const auto id = id_of(token);
       if (!id) {
@@ -239,7 +240,8 @@ void BpeModel::merge_short(std::vector<std::int32_t>& symbols) const {
     if (ranks[at] == kNone) break;
     symbols[at] = joined[at];
     --count;
-    std::copy(symbols.begin() + static_cast<std::ptrdiff_t>(at) + 2, symbols.begin() + static_cast<std::ptrdiff_t>(count) + 1,
+    std::copy(symbols.begin() + static_cast<std::ptrdiff_t>(at) + 2,
+              symbols.begin() + static_cast<std::ptrdiff_t>(count) + 1,
               symbols.begin() + static_cast<std::ptrdiff_t>(at) + 1);
     if (at + 1 < count) {
       std::copy(ranks.begin() + at + 2, ranks.begin() + count, ranks.begin() + at + 1);
@@ -263,9 +265,7 @@ void BpeModel::merge_long(std::vector<std::int32_t>& symbols) const {
     std::int32_t rank;
     std::int32_t at;
     std::int32_t id;
-    bool operator>(const Candidate& other) const {
-      return rank != other.rank ? rank > other.rank : at > other.at;
-    }
+    bool operator>(const Candidate& other) const { return rank != other.rank ? rank > other.rank : at > other.at; }
   };
   const auto count = static_cast<std::int32_t>(symbols.size());
   std::vector<Symbol> chain(symbols.size());

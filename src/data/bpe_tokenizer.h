@@ -28,8 +28,9 @@ namespace qdelta {
 
 // GPT-2's own two files: a JSON object from tokens to ids, and a line for each merge. They do not say how text becomes
 // words, so this is for byte-level vocabularies cut as GPT-2 does; any other is refused.
-[[nodiscard]] std::unique_ptr<Tokenizer> make_gpt2_tokenizer(std::string vocabulary, const std::string& vocabulary_label,
-                                                             std::string merges, const std::string& merges_label,
-                                                             const SpecialRoles& roles, std::vector<TokenizerFile> files);
+[[nodiscard]] std::unique_ptr<Tokenizer> make_gpt2_tokenizer(std::string vocabulary,
+                                                             const std::string& vocabulary_label, std::string merges,
+                                                             const std::string& merges_label, const SpecialRoles& roles,
+                                                             std::vector<TokenizerFile> files);
 
 }  // namespace qdelta

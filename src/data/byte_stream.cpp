@@ -23,9 +23,10 @@ constexpr std::size_t kChunk = std::size_t{1} << 18U;
 constexpr std::uint64_t kMostMemory = std::uint64_t{1} << 30U;  // for a dictionary; xz -9 takes 65 MiB
 
 constexpr std::string_view kGzip{"\x1f\x8b", 2};
-constexpr std::string_view kXz{"\xfd"
-                               "7zXZ\0",
-                               6};
+constexpr std::string_view kXz{
+    "\xfd"
+    "7zXZ\0",
+    6};
 constexpr std::string_view kZstd{"\x28\xb5\x2f\xfd", 4};
 constexpr std::string_view kZstdSkippable{"\x2a\x4d\x18", 3};  // after a byte from 0x50 to 0x5f
 

@@ -15,8 +15,8 @@ class ByteStream {
   ByteStream(const ByteStream&) = delete;
   ByteStream& operator=(const ByteStream&) = delete;
 
-  // Fills `out`, which must not be empty, as far as there are bytes; 0 at the end. Throws Error(io) when the file cannot
-  // be read, Error(corrupt) when what it holds cannot be uncompressed or ends too early.
+  // Fills `out`, which must not be empty, as far as there are bytes; 0 at the end. Throws Error(io) when the file
+  // cannot be read, Error(corrupt) when what it holds cannot be uncompressed or ends too early.
   virtual std::size_t read(std::span<char> out) = 0;
   // Bytes of the file itself that have been read, to see how far it has come.
   [[nodiscard]] virtual std::uint64_t consumed() const = 0;

@@ -13,7 +13,7 @@ namespace {
 void fuse(std::vector<std::string>& tokens) {
   std::string all;
   for (const std::string& token : tokens) all += token;
-  tokens.assign(1, std::move(all));
+  tokens.assign(1, all);
 }
 
 class Fuse final : public Decoder {
@@ -78,7 +78,9 @@ class ByteFallback final : public Decoder {
 
 class Metaspace final : public Decoder {
  public:
-  Metaspace(char32_t replacement, bool prepended) : prepended_(prepended) { unicode::append(replacement_, replacement); }
+  Metaspace(char32_t replacement, bool prepended) : prepended_(prepended) {
+    unicode::append(replacement_, replacement);
+  }
   void apply(std::vector<std::string>& tokens, Bytes /*bytes*/) const override {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const std::string_view space = i == 0 && prepended_ ? "" : " ";

@@ -9,8 +9,8 @@
 
 namespace qdelta {
 
-// What to do with bytes that are not UTF-8: put U+FFFD, as the Hugging Face library does, or leave them as they are, for
-// whoever puts a text together piece by piece.
+// What to do with bytes that are not UTF-8: put U+FFFD, as the Hugging Face library does, or leave them as they are,
+// for whoever puts a text together piece by piece.
 enum class Bytes { replace, keep };
 
 class Decoder {

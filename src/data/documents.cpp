@@ -114,8 +114,8 @@ bool DocumentReader::next_json_line(std::string& document) {
       for (const auto& [key, value] : json.items()) {
         if (value.is_string() && keys.size() < 8) keys.push_back(shown(key));
       }
-      refuse(fmt::format("there is no {}; --text-key names the member that holds the text{}{}", shown(options_.text_key),
-                         keys.empty() ? "" : ", such as ", fmt::join(keys, ", ")));
+      refuse(fmt::format("there is no {}; --text-key names the member that holds the text{}{}",
+                         shown(options_.text_key), keys.empty() ? "" : ", such as ", fmt::join(keys, ", ")));
     }
     if (!found->is_string()) {
       refuse(fmt::format("{} is a {}, not a string", shown(options_.text_key), found->type_name()));

@@ -71,7 +71,8 @@ bool JsonAt::boolean() const {
 }
 
 std::int64_t JsonAt::integer(std::int64_t low, std::int64_t high) const {
-  const bool in_range = value_->is_number_integer() && (!value_->is_number_unsigned() || value_->get<std::uint64_t>() <= INT64_MAX) &&
+  const bool in_range = value_->is_number_integer() &&
+                        (!value_->is_number_unsigned() || value_->get<std::uint64_t>() <= INT64_MAX) &&
                         value_->get<std::int64_t>() >= low && value_->get<std::int64_t>() <= high;
   if (!in_range) corrupt("must be a whole number from {} to {}", low, high);
   return value_->get<std::int64_t>();

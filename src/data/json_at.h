@@ -51,7 +51,9 @@ class JsonAt {
   [[nodiscard]] bool boolean() const;
   [[nodiscard]] std::int64_t integer(std::int64_t low, std::int64_t high) const;
   [[nodiscard]] char32_t character() const;  // a string of one
-  [[nodiscard]] bool boolean_or(const char* key, bool otherwise) const { return has(key) ? at(key).boolean() : otherwise; }
+  [[nodiscard]] bool boolean_or(const char* key, bool otherwise) const {
+    return has(key) ? at(key).boolean() : otherwise;
+  }
 
  private:
   JsonAt(const nlohmann::json& value, const std::string& label, std::string place)

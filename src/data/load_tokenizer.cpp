@@ -112,8 +112,8 @@ std::unique_ptr<Tokenizer> load_folder(const fs::path& folder) {
     if (there_is(folder / vocabulary) && there_is(folder / merges)) return load_file(folder / vocabulary);
   }
   fail(Status::invalid_argument,
-       "{} holds no tokenizer: no {}, tokenizer.json, tokenizer.model, nor vocab.json with merges.txt",
-       folder.string(), kOwnFile);
+       "{} holds no tokenizer: no {}, tokenizer.json, tokenizer.model, nor vocab.json with merges.txt", folder.string(),
+       kOwnFile);
 }
 
 void write_whole(const fs::path& path, std::string_view contents) {

@@ -1,12 +1,12 @@
-// Multi-query associative recall (Zoology, Arora et al. 2023): key-value pairs, then the keys again, each to be answered
-// with its value.
+// Multi-query associative recall (Zoology, Arora et al. 2023): key-value pairs, then the keys again, each to be
+// answered with its value.
 //
 //   ids      k1 v1 k2 v2 ...   x  x  k2 x  x  x  k1 x  ...
 //   targets  -  -  -  -        -  -  v2 -  -  -  v1 -
 //
-// Keys are 1 to V/2 - 1, values V/2 to V - 1, each once in an example. After the pairs the rest is cut into places of two
-// tokens; the keys go to the first token of places drawn one after the other without replacement, place i (from 1) with
-// probability proportional to i^(a - 1). All other tokens are drawn from the whole vocabulary.
+// Keys are 1 to V/2 - 1, values V/2 to V - 1, each once in an example. After the pairs the rest is cut into places of
+// two tokens; the keys go to the first token of places drawn one after the other without replacement, place i (from 1)
+// with probability proportional to i^(a - 1). All other tokens are drawn from the whole vocabulary.
 #pragma once
 
 #include <cstdint>

@@ -82,7 +82,8 @@ class Replace final : public Normalizer {
     bool starts_at_start = text.starts_at_start;
     pattern_.for_each_segment(from, [&](std::size_t begin, std::size_t end, bool is_match) {
       to += is_match ? std::string_view(content_) : from.substr(begin, end - begin);
-      if (to.size() > most) fail(Status::unsupported, "a Replace makes the text more than {} times longer", kMostGrowth);
+      if (to.size() > most)
+        fail(Status::unsupported, "a Replace makes the text more than {} times longer", kMostGrowth);
       // What replaces several characters counts as coming from the last of them; so does what follows if nothing does.
       if (is_match && begin == 0 && end > 0) {
         const bool one = unicode::character_at(from.data()).length == end;

@@ -5,7 +5,8 @@
 namespace qdelta {
 namespace {
 
-// {"single": [{"SpecialToken": {"id": "<s>", ...}}, {"Sequence": {"id": "A", ...}}], "special_tokens": {"<s>": {"ids"}}}
+// {"single": [{"SpecialToken": {"id": "<s>", ...}}, {"Sequence": {"id": "A", ...}}], "special_tokens": {"<s>":
+// {"ids"}}}
 Affixes read_template(const JsonAt& json, std::int32_t vocab_size) {
   json.only({"type", "single", "pair", "special_tokens"});
   Affixes affixes;

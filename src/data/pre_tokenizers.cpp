@@ -267,7 +267,8 @@ void collect(const JsonAt& json, bool last, PreTokenizers& into) {
                                 json.at("invert").boolean()));
   } else if (type == "Metaspace") {
     json.only({"type", "replacement", "add_prefix_space", "prepend_scheme", "split", "str_rep"});
-    add(std::make_unique<Metaspace>(json.at("replacement").character(), prepend_of(json), json.boolean_or("split", true)));
+    add(std::make_unique<Metaspace>(json.at("replacement").character(), prepend_of(json),
+                                    json.boolean_or("split", true)));
   } else if (type == "Digits") {
     json.only({"type", "individual_digits"});
     add(at_characters(in_set(unicode::numbers()),

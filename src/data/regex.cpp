@@ -83,11 +83,10 @@ Regex& Regex::operator=(Regex&&) noexcept = default;
 bool Regex::find(std::string_view text, std::size_t start, Match& match) const {
   Scratch& mine = scratch();
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  const int result =
-      code_->compiled
-          ? pcre2_jit_match(code_->code.get(), subject, text.size(), start, 0, mine.data.get(), mine.context.get())
-          : pcre2_match(code_->code.get(), subject, text.size(), start, PCRE2_NO_UTF_CHECK, mine.data.get(),
-                        mine.context.get());
+  const int result = code_->compiled ? pcre2_jit_match(code_->code.get(), subject, text.size(), start, 0,
+                                                       mine.data.get(), mine.context.get())
+                                     : pcre2_match(code_->code.get(), subject, text.size(), start, PCRE2_NO_UTF_CHECK,
+                                                   mine.data.get(), mine.context.get());
   if (result == PCRE2_ERROR_NOMATCH) return false;
   if (result < 0) {
     fail(Status::unsupported, "the regular expression {} cannot be matched against a text of {} bytes: {}",

@@ -232,7 +232,10 @@ class Translator {
     char32_t value = 0;
     for (std::size_t i = 0; i < digits; ++i) {
       const char c = more() ? pattern_[at_] : '\0';
-      const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+      const int digit = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
       if (digit < 0) corrupt(fmt::format("has a broken escape at byte {}", start));
       value = value * 16 + static_cast<char32_t>(digit);
       ++at_;
@@ -243,7 +246,7 @@ class Translator {
   // The character that an escape (its backslash read) stands for; nullopt if it stands for something else.
   std::optional<char32_t> escaped_character(std::size_t start) {
     const char32_t c = character();
-    char32_t code = c;
+    char32_t code = 0;
     switch (c) {
       case 't':
         return U'\t';
@@ -282,7 +285,8 @@ class Translator {
         return std::nullopt;
       }
     }
-    if (code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) corrupt(fmt::format("names no character at byte {}", start));
+    if (code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff))
+      corrupt(fmt::format("names no character at byte {}", start));
     return code;
   }
 

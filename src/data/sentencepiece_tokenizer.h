@@ -1,8 +1,8 @@
 // SentencePiece models, through its library.
 //
-// The library takes a document as one word and is slow on it. A plain BPE model (no table of characters to normalize, no
-// pieces defined by the user) is the same thing as ours, with scores for ranks: where the model's own settings show that
-// it is one, our encoder does the work, word by word and with its cache. tests/data holds both to the same ids.
+// The library takes a document as one word and is slow on it. A plain BPE model (no table of characters to normalize,
+// no pieces defined by the user) is the same thing as ours, with scores for ranks: where the model's own settings show
+// that it is one, our encoder does the work, word by word and with its cache. tests/data holds both to the same ids.
 #pragma once
 
 #include <memory>

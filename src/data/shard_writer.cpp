@@ -47,7 +47,8 @@ std::vector<ShardEntry> read_shard_index(const std::string& folder) {
     if (name.empty() || fs::path(name).filename() != fs::path(name)) {
       entry.at("file").corrupt("must be the name of a file in the same folder");
     }
-    entries.push_back({name, entry.at("tokens").integer(0, kMostTokens), entry.at("documents").integer(0, kMostTokens)});
+    entries.push_back(
+        {name, entry.at("tokens").integer(0, kMostTokens), entry.at("documents").integer(0, kMostTokens)});
   }
   if (entries.empty()) top.at("shards").corrupt("there is none");
   return entries;

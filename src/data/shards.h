@@ -13,11 +13,11 @@
 //        48  u64       checksum of bytes 0 to 47 and the document offsets
 //        56  u64       checksum of the tokens
 //        64            the tokens, with zeros up to a multiple of 8
-//                      u64[documents + 1]: where each document starts, in tokens, and the end of the last. No document is
-//                      empty, so they only grow.
+//                      u64[documents + 1]: where each document starts, in tokens, and the end of the last. No document
+//                      is empty, so they only grow.
 //
-// The checksum is FNV-1a over 64-bit words. A folder of shards has a shards.json, written last, that lists them in order:
-// a folder without one is not finished. Documents do not cross from one shard into another.
+// The checksum is FNV-1a over 64-bit words. A folder of shards has a shards.json, written last, that lists them in
+// order: a folder without one is not finished. Documents do not cross from one shard into another.
 #pragma once
 
 #include <cstddef>

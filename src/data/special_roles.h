@@ -1,4 +1,5 @@
-// Which tokens start and end a text: files beside the tokenizer say so, tokenizer_config.json or special_tokens_map.json.
+// Which tokens start and end a text: files beside the tokenizer say so, tokenizer_config.json or
+// special_tokens_map.json.
 #pragma once
 
 #include <optional>

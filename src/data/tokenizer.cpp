@@ -36,8 +36,8 @@ std::string Tokenizer::decode_bytes(std::span<const std::int32_t> ids, Special s
 std::string TokenStream::push(std::int32_t id) {
   context_.push_back(id);
   std::string text = tokenizer_.decode_bytes(context_, special_);
-  // What a token reads like depends on whether one stands before it (the first space may be dropped), so each is decoded
-  // behind the last one that gave text.
+  // What a token reads like depends on whether one stands before it (the first space may be dropped), so each is
+  // decoded behind the last one that gave text.
   held_.append(text, std::min(context_text_.size(), text.size()));
   context_text_ = std::move(text);
   const std::int32_t last[] = {id};

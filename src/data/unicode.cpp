@@ -71,11 +71,11 @@ struct CaseAddition {
   char32_t last;
   int distance;
 };
-constexpr CaseAddition kCaseAdditions[] = {{0x1c89, 0x1c89, 1},        {0xa7cb, 0xa7cb, 0x264 - 0xa7cb},
-                                           {0xa7cc, 0xa7cc, 1},        {0xa7ce, 0xa7ce, 1},
-                                           {0xa7d2, 0xa7d2, 1},        {0xa7d4, 0xa7d4, 1},
-                                           {0xa7da, 0xa7da, 1},        {0xa7dc, 0xa7dc, 0x19b - 0xa7dc},
-                                           {0x10d50, 0x10d65, 0x20},   {0x16ea0, 0x16eb8, 0x1b}};
+constexpr CaseAddition kCaseAdditions[] = {{0x1c89, 0x1c89, 1},      {0xa7cb, 0xa7cb, 0x264 - 0xa7cb},
+                                           {0xa7cc, 0xa7cc, 1},      {0xa7ce, 0xa7ce, 1},
+                                           {0xa7d2, 0xa7d2, 1},      {0xa7d4, 0xa7d4, 1},
+                                           {0xa7da, 0xa7da, 1},      {0xa7dc, 0xa7dc, 0x19b - 0xa7dc},
+                                           {0x10d50, 0x10d65, 0x20}, {0x16ea0, 0x16eb8, 0x1b}};
 
 char32_t lower_case_of(char32_t code) {
   for (const CaseAddition& row : kCaseAdditions) {
@@ -159,7 +159,8 @@ const CharacterSet& punctuation() {
 const CharacterSet& word() {
   static const CharacterSet set([](char32_t c) {
     const std::string_view category = category_of(c);
-    if (category[0] == 'L' || category[0] == 'M' || category == "Nd" || category == "Nl" || category == "Pc") return true;
+    if (category[0] == 'L' || category[0] == 'M' || category == "Nd" || category == "Nl" || category == "Pc")
+      return true;
     if (c == 0x200c || c == 0x200d) return true;  // Join_Control
     // The circled and squared letters: Alphabetic, but symbols.
     return (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
@@ -175,8 +176,8 @@ std::string normalized(std::string_view text, Form form) {
   std::string result;
   icu::StringByteSink<std::string> sink(&result, static_cast<std::int32_t>(text.size()));
   UErrorCode error = U_ZERO_ERROR;
-  normalizer(form).normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<std::int32_t>(text.size())), sink, nullptr,
-                                 error);
+  normalizer(form).normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<std::int32_t>(text.size())), sink,
+                                 nullptr, error);
   if (error == U_MEMORY_ALLOCATION_ERROR) fail(Status::out_of_memory, "no memory to normalize {} bytes", text.size());
   if (U_FAILURE(error)) fail(Status::internal, "ICU cannot normalize: {}", u_errorName(error));
   return result;

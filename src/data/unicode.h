@@ -55,7 +55,7 @@ void append(std::string& text, char32_t code);
 class CharacterSet {
  public:
   template <class Predicate>
-  explicit CharacterSet(Predicate&& contains) : bits_(kCodes / 64) {
+  explicit CharacterSet(const Predicate& contains) : bits_(kCodes / 64) {
     for (char32_t code = 0; code < kCodes; ++code) {
       if (contains(code)) bits_[code / 64] |= std::uint64_t{1} << (code % 64);
     }
@@ -71,8 +71,8 @@ class CharacterSet {
 
 // White_Space; the same in every version that matters.
 [[nodiscard]] constexpr bool is_space(char32_t c) noexcept {
-  return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 // Built when first asked for, then kept.
 [[nodiscard]] const CharacterSet& numbers();      // Rust's char::is_numeric

@@ -31,7 +31,8 @@ class WordCache {
     return mine;
   }
 
-  // Appends the ids of a word that is neither empty nor longer than kLongestWord: those kept, else what append() appends.
+  // Appends the ids of a word that is neither empty nor longer than kLongestWord: those kept, else what append()
+  // appends.
   template <class Append>
   void encode(std::string_view word, std::vector<std::int32_t>& ids, const Append& append) {
     Bytes bytes{};

@@ -48,7 +48,7 @@ struct ParameterLayout {
   std::vector<NamedSlot> tensors;  // every tensor once, with its published name
   std::int64_t size = 0;           // floats of the flat array, with the padding between tensors
 
-  explicit ParameterLayout(const ModelConfig& config);
+  explicit ParameterLayout(const ModelConfig& model);
   [[nodiscard]] std::int64_t parameters() const;  // without the padding
 };
 

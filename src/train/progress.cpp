@@ -60,6 +60,7 @@ std::string loss_text(double value) { return number_text(value, value < 100 ? "{
 
 // "5.5e-4": fmt would write the exponent with two digits.
 std::string rate_text(double value) {
+  if (value == 0) return "0";
   std::string text = number_text(value, "{:.2e}");
   const std::size_t e = text.find('e');
   if (e == std::string::npos) return text;

@@ -64,7 +64,10 @@ void expect_gradient(Op& op, std::uint64_t seed) {
 
 TEST(LayersGradient, Linear) {
   Random random(1);
-  for (const auto& [N, I, O] : {std::array<std::int64_t, 3>{3, 5, 7}, {40, 33, 300}, {300, 16, 9}}) {
+  for (const auto& extents : {std::array<std::int64_t, 3>{3, 5, 7}, {40, 33, 300}, {300, 16, 9}}) {
+    const std::int64_t N = extents[0];
+    const std::int64_t I = extents[1];
+    const std::int64_t O = extents[2];
     Op op;
     op.inputs = {random_values(random, N * I), random_values(random, O * I)};
     op.forward = [=](std::vector<Values>& in) {

@@ -49,7 +49,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace qdelta {
 namespace cpu {
+namespace {
 HWY_EXPORT(AdamWRange);
+auto adamw_range() { return HWY_DYNAMIC_DISPATCH(AdamWRange); }
+}  // namespace
 }  // namespace cpu
 
 namespace {
@@ -61,7 +64,7 @@ void adamw(const Device& device, const AdamW& args) {
   require(args.gradients.size() == args.parameters.size() && args.m.size() == args.parameters.size() &&
               args.v.size() == args.parameters.size(),
           "adamw: parameters, gradients, m and v differ in size");
-  const auto run = HWY_DYNAMIC_DISPATCH(cpu::AdamWRange);
+  const auto run = cpu::adamw_range();
   parallel_for(ceil_div(count, kBlock), thread_count(device.threads), [&](std::int64_t block, int /*worker*/) {
     run(args, block * kBlock, std::min(count, (block + 1) * kBlock));
   });

@@ -68,7 +68,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace qdelta {
 namespace cpu {
+namespace {
 HWY_EXPORT(CrossEntropyRow);
+auto cross_entropy_row() { return HWY_DYNAMIC_DISPATCH(CrossEntropyRow); }
+}  // namespace
 }  // namespace cpu
 
 void cross_entropy(const Device& device, const CrossEntropy& args) {
@@ -81,7 +84,7 @@ void cross_entropy(const Device& device, const CrossEntropy& args) {
   for (const std::int32_t target : args.targets) {
     require(target < width, "target {} is beyond the {} logits", target, width);
   }
-  const auto run = HWY_DYNAMIC_DISPATCH(cpu::CrossEntropyRow);
+  const auto run = cpu::cross_entropy_row();
   cpu::for_rows(device, rows, [&](std::int64_t r) {
     if (!args.best.empty()) {
       const float* z = cpu::floats(args.logits) + r * args.logits.step(0);

@@ -12,7 +12,7 @@ ChunkPlan::ChunkPlan(const RecurrenceInputs& in, const Execution& run)
       ldc(C + kVectorPad),
       groups(ceil_div(at.V, kGroup)),
       threads(thread_count(run.threads)),
-      split(at.N * at.HV < 2 * threads && threads > 1 && groups > 1),
+      split(at.N * at.HV < 2 * std::int64_t{threads} && threads > 1 && groups > 1),
       bf16_products(run.bf16_products && in.q.dtype == DType::bf16 && in.k.dtype == DType::bf16 &&
                     in.v.dtype == DType::bf16 && bf16_product_available()) {}
 

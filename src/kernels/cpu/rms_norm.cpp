@@ -109,10 +109,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace qdelta {
 namespace cpu {
+namespace {
 HWY_EXPORT(NormRow);
+auto norm_row() { return HWY_DYNAMIC_DISPATCH(NormRow); }
 HWY_EXPORT(NormRowBackward);
+auto norm_row_backward() { return HWY_DYNAMIC_DISPATCH(NormRowBackward); }
 HWY_EXPORT(GatedRow);
+auto gated_row() { return HWY_DYNAMIC_DISPATCH(GatedRow); }
 HWY_EXPORT(GatedRowBackward);
+auto gated_row_backward() { return HWY_DYNAMIC_DISPATCH(GatedRowBackward); }
+}  // namespace
 }  // namespace cpu
 
 using cpu::floats;
@@ -123,7 +129,7 @@ void rms_norm_forward(const Device& device, const RmsNormForward& args) {
   const std::int64_t rows = args.x.extent(0);
   const std::int64_t width = args.x.extent(1);
   cpu::check_vector(args.weight, width, "weight");
-  const auto run = HWY_DYNAMIC_DISPATCH(cpu::NormRow);
+  const auto run = cpu::norm_row();
   cpu::for_rows(device, rows, [&](std::int64_t r) {
     const float s = run(floats(args.x) + r * args.x.step(0), floats(args.weight), floats(args.y) + r * args.y.step(0),
                         width, args.epsilon);
@@ -140,7 +146,7 @@ void rms_norm_backward(const Device& device, const RmsNormBackward& args) {
   cpu::check_vector(args.weight, width, "weight");
   cpu::check_vector(args.dweight, width, "dweight");
   cpu::check_vector(args.inverse_rms, rows, "inverse_rms");
-  const auto run = HWY_DYNAMIC_DISPATCH(cpu::NormRowBackward);
+  const auto run = cpu::norm_row_backward();
   cpu::sum_over_rows(device, rows, width, floats(args.dweight), [&](std::int64_t r, float* sums) {
     run(floats(args.x) + r * args.x.step(0), floats(args.weight), floats(args.inverse_rms)[r],
         floats(args.dy) + r * args.dy.step(0), floats(args.dx) + r * args.dx.step(0), sums, width);
@@ -153,7 +159,7 @@ void gated_norm_forward(const Device& device, const GatedNormForward& args) {
   if (args.gate) cpu::check_matrix(args.gate, "gate");
   const std::int64_t width = args.weight.shape.elements();
   const std::int64_t heads = args.x.extent(1) / width;
-  const auto run = HWY_DYNAMIC_DISPATCH(cpu::GatedRow);
+  const auto run = cpu::gated_row();
   cpu::for_rows(device, args.x.extent(0), [&](std::int64_t r) {
     for (std::int64_t h = 0; h < heads; ++h) {
       run(floats(args.x) + r * args.x.step(0) + h * width,
@@ -171,7 +177,7 @@ void gated_norm_backward(const Device& device, const GatedNormBackward& args) {
   const std::int64_t width = args.weight.shape.elements();
   const std::int64_t heads = args.x.extent(1) / width;
   cpu::check_vector(args.dweight, width, "dweight");
-  const auto run = HWY_DYNAMIC_DISPATCH(cpu::GatedRowBackward);
+  const auto run = cpu::gated_row_backward();
   cpu::sum_over_rows(device, args.x.extent(0), width, floats(args.dweight), [&](std::int64_t r, float* sums) {
     for (std::int64_t h = 0; h < heads; ++h) {
       run(floats(args.x) + r * args.x.step(0) + h * width,

@@ -104,8 +104,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace qdelta {
 namespace cpu {
+namespace {
 HWY_EXPORT(ConvForward);
+auto conv_forward() { return HWY_DYNAMIC_DISPATCH(ConvForward); }
 HWY_EXPORT(ConvBackward);
+auto conv_backward() { return HWY_DYNAMIC_DISPATCH(ConvBackward); }
+}  // namespace
 }  // namespace cpu
 
 using cpu::floats;
@@ -142,7 +146,7 @@ void short_conv_forward(const Device& device, const ShortConvForward& args) {
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
   const float* weight_t = transposed(floats(args.weight), channels, W).data();
   const std::int64_t blocks = ceil_div(channels, kChannelBlock);
-  const auto run = HWY_DYNAMIC_DISPATCH(cpu::ConvForward);
+  const auto run = cpu::conv_forward();
   parallel_for(sequences * blocks, thread_count(device.threads), [&](std::int64_t index, int /*worker*/) {
     const std::int64_t n = index / blocks;
     const std::int64_t begin = index % blocks * kChannelBlock;
@@ -170,7 +174,7 @@ void short_conv_backward(const Device& device, const ShortConvBackward& args) {
   memory.assign(static_cast<std::size_t>(channels * W + threads * du_size), 0.0F);
   float* dweight_t = memory.data();
   float* du = dweight_t + channels * W;
-  const auto run = HWY_DYNAMIC_DISPATCH(cpu::ConvBackward);
+  const auto run = cpu::conv_backward();
   parallel_for(ceil_div(channels, kChannelBlock), threads, [&](std::int64_t block, int worker) {
     const std::int64_t begin = block * kChannelBlock;
     for (std::int64_t n = 0; n < sequences; ++n) {

@@ -40,8 +40,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace qdelta {
 namespace cpu {
+namespace {
 HWY_EXPORT(SwigluRow);
+auto swiglu_row() { return HWY_DYNAMIC_DISPATCH(SwigluRow); }
 HWY_EXPORT(SwigluRowBackward);
+auto swiglu_row_backward() { return HWY_DYNAMIC_DISPATCH(SwigluRowBackward); }
+}  // namespace
 }  // namespace cpu
 
 using cpu::floats;
@@ -50,7 +54,7 @@ void swiglu_forward(const Device& device, const SwigluForward& args) {
   cpu::check_matrix(args.gate, "gate");
   cpu::check_matrix(args.up, "up");
   cpu::check_matrix(args.y, "y");
-  const auto run = HWY_DYNAMIC_DISPATCH(cpu::SwigluRow);
+  const auto run = cpu::swiglu_row();
   cpu::for_rows(device, args.y.extent(0), [&](std::int64_t r) {
     run(floats(args.gate) + r * args.gate.step(0), floats(args.up) + r * args.up.step(0),
         floats(args.y) + r * args.y.step(0), args.y.extent(1));
@@ -63,7 +67,7 @@ void swiglu_backward(const Device& device, const SwigluBackward& args) {
   cpu::check_matrix(args.dy, "dy");
   cpu::check_matrix(args.dgate, "dgate");
   cpu::check_matrix(args.dup, "dup");
-  const auto run = HWY_DYNAMIC_DISPATCH(cpu::SwigluRowBackward);
+  const auto run = cpu::swiglu_row_backward();
   cpu::for_rows(device, args.dy.extent(0), [&](std::int64_t r) {
     run(floats(args.gate) + r * args.gate.step(0), floats(args.up) + r * args.up.step(0),
         floats(args.dy) + r * args.dy.step(0), floats(args.dgate) + r * args.dgate.step(0),

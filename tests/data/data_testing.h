@@ -1,0 +1,74 @@
+// What the tests of src/data share: a folder that goes away, whole files, fixtures, and a small dataset.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/shards.h"
+#include "testing.h"
+
+namespace qdelta::testing {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_(::testing::TempDir() + "/qdelta-data-XXXXXX") {
+    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder");
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  TemporaryFolder(TemporaryFolder&&) = delete;
+  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
+
+ private:
+  std::string path_;
+};
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw std::runtime_error("cannot read " + path);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+inline void write_file(const std::string& path, std::string_view contents) {
+  std::ofstream stream(path, std::ios::binary);
+  stream.write(contents.data(), static_cast<std::streamsize>(contents.size()));
+  if (!stream.flush()) throw std::runtime_error("cannot write " + path);
+}
+
+// Beside this file, wherever the tests are run.
+inline std::string fixture(std::string_view name) {
+  return (std::filesystem::path(__FILE__).parent_path() / "fixtures" / name).string();
+}
+
+// Documents of these lengths, with ids that count up from 0 (modulo the vocabulary), so that a token tells its place.
+inline void write_counting(const std::string& folder, const std::vector<std::int64_t>& lengths, std::int32_t vocab_size,
+                           std::int64_t shard_tokens) {
+  ShardWriter writer({folder, "counting", vocab_size, 42, shard_tokens, false});
+  std::int64_t next = 0;
+  for (const std::int64_t length : lengths) {
+    std::vector<std::int32_t> document;
+    for (std::int64_t i = 0; i < length; ++i) document.push_back(static_cast<std::int32_t>(next++ % vocab_size));
+    writer.add(document);
+  }
+  writer.finish();
+}
+
+}  // namespace qdelta::testing
