@@ -17,7 +17,7 @@ help: ## this list
 build: ## build the engine, build/qdelta, and its tests
 	@scripts/build.sh cpu $(JOBS)
 
-demo: ## see what it does: builds it, then runs it on small things and explains them
+demo: ## train three small models on a recall task, live, and compare them (a minute or two)
 	@scripts/build.sh cpu $(JOBS)
 	@scripts/demo.sh
 

@@ -18,7 +18,7 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  [[nodiscard]] static const std::atomic<bool>& raised() { return flag(); }
+  [[nodiscard]] const std::atomic<bool>& raised() const { return raised_; }
 
  private:
   static std::atomic<bool>& flag() {
@@ -30,6 +30,8 @@ class StopSignal {
     flag() = true;
     std::signal(signal, SIG_DFL);
   }
+
+  const std::atomic<bool>& raised_ = flag();
 };
 
 }  // namespace qdelta
