@@ -117,12 +117,13 @@ void print_table(const std::vector<DemoResult>& results) {
 std::string draw(const std::vector<DemoResult>& results, const std::string& out) {
   plot::Figure figure;
   figure.title = "Recall: three token mixers, one budget";
-  plot::Panel& training = figure.panels.emplace_back();
-  training.title = "Accuracy while training (8 pairs in 64 tokens)";
+  figure.panels.resize(2);
+  plot::Panel& training = figure.panels[0];
+  training.title = "While training (8 pairs in 64 tokens)";
   training.x.label = "tokens";
   training.y = {.label = "accuracy", .low = 0.0, .high = 1.0};
-  plot::Panel& tests = figure.panels.emplace_back();
-  tests.title = "Accuracy after training";
+  plot::Panel& tests = figure.panels[1];
+  tests.title = "After training";
   tests.x.label = "pairs : tokens";
   tests.y = {.label = "accuracy", .low = 0.0, .high = 1.0};
   for (const MqarTask& task : kTested) tests.x.categories.push_back(fmt::format("{}:{}", task.pairs, task.length));

@@ -23,7 +23,8 @@ namespace qdelta {
 
 [[nodiscard]] inline double training_flop_per_token(const ParameterLayout& layout) {
   const double recurrence = recurrence_flop_per_token(layout.config, false);
-  return 3.0 * (forward_flop_per_token(layout) - recurrence) + recurrence + recurrence_flop_per_token(layout.config, true);
+  return 3.0 * (forward_flop_per_token(layout) - recurrence) + recurrence +
+         recurrence_flop_per_token(layout.config, true);
 }
 
 }  // namespace qdelta

@@ -42,8 +42,8 @@ std::vector<Expected> expected_of(const std::string& name) {
   const nlohmann::json& rows = expectations().at("tokenizers").at(name);
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const nlohmann::json& row = rows.at(i);
-    all.push_back({texts[i].get<std::string>(), row[0].get<std::vector<std::int32_t>>(), row[1].get<std::string>(), row[2],
-                   row[3]});
+    all.push_back({texts[i].get<std::string>(), row[0].get<std::vector<std::int32_t>>(), row[1].get<std::string>(),
+                   row[2], row[3]});
   }
   return all;
 }
@@ -132,8 +132,9 @@ TEST(SentencePiece, OwnEncoderIsTheLibrarys) {
     const auto own = make_sentencepiece_tokenizer(contents, name, {}, {});
     const auto library = make_sentencepiece_tokenizer(contents, name, {}, {}, SentencePieceEncoder::library);
     Random random(5);
-    const std::vector<std::string> pieces = {" ",  "  ", "the", "mill", "river", "\n", "\xe2\x96\x81", "e", "\xc3\xa9",
-                                             "\xe6\xb2\xb3", "\xf0\x9f\x98\x80", "1984", ".", "t", "h", "in"};
+    const std::vector<std::string> pieces = {
+        " ",    "  ", "the", "mill", "river", "\n", "\xe2\x96\x81", "e", "\xc3\xa9", "\xe6\xb2\xb3", "\xf0\x9f\x98\x80",
+        "1984", ".",  "t",   "h",    "in"};
     for (int i = 0; i < (testing::quick() ? 200 : 3000); ++i) {
       std::string text;
       for (std::int64_t n = random.integer(0, 30); n > 0; --n) {

@@ -75,7 +75,9 @@ TEST(TokenStream, HoldsBackWhatIsNotWhole) {
   EXPECT_EQ(stream.push(0x80), "\xf0\x9f\x98\x80");
   EXPECT_EQ(stream.push(257), "");
   EXPECT_EQ(stream.push(0xe2), "");
-  EXPECT_EQ(stream.push('b'), "\xef\xbf\xbd" "b");  // the character will not become whole
+  EXPECT_EQ(stream.push('b'),
+            "\xef\xbf\xbd"
+            "b");  // the character will not become whole
   EXPECT_EQ(stream.push(0xff), "\xef\xbf\xbd");
   EXPECT_EQ(stream.push(0xe2), "");
   EXPECT_EQ(stream.push(0x82), "");
@@ -85,7 +87,8 @@ TEST(TokenStream, HoldsBackWhatIsNotWhole) {
 }
 
 TEST(TokenStream, RandomIdsAreAlwaysValidText) {
-  for (const char* name : {"gpt2_style.json", "llama2_style.json", "metaspace_style.json", "bpe.model", "unigram.model"}) {
+  for (const char* name :
+       {"gpt2_style.json", "llama2_style.json", "metaspace_style.json", "bpe.model", "unigram.model"}) {
     const auto tokenizer = load_tokenizer(fixture(name));
     Random random(11);
     for (int i = 0; i < 200; ++i) {
@@ -108,14 +111,15 @@ TEST(TokenStream, RandomIdsAreAlwaysValidText) {
 
 TEST(InvalidText, BecomesReplacementCharacters) {
   // Of each, one for the longest part that could have begun a character: as in Rust and Python.
-  const std::vector<std::pair<std::string, std::string>> cases = {{"a\xff", "a\xef\xbf\xbd"},
-                                                                  {"\xe2\x96", "\xef\xbf\xbd"},
-                                                                  {"\xe2\x96z", "\xef\xbf\xbdz"},
-                                                                  {"\xf0\x9f\x98", "\xef\xbf\xbd"},
-                                                                  {"\xc0\x80", "\xef\xbf\xbd\xef\xbf\xbd"},
-                                                                  {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
-                                                                  {"\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd"},
-                                                                  {"\xf4\x90", "\xef\xbf\xbd\xef\xbf\xbd"}};
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"a\xff", "a\xef\xbf\xbd"},
+      {"\xe2\x96", "\xef\xbf\xbd"},
+      {"\xe2\x96z", "\xef\xbf\xbdz"},
+      {"\xf0\x9f\x98", "\xef\xbf\xbd"},
+      {"\xc0\x80", "\xef\xbf\xbd\xef\xbf\xbd"},
+      {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+      {"\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd"},
+      {"\xf4\x90", "\xef\xbf\xbd\xef\xbf\xbd"}};
   for (const auto& [bad, good] : cases) EXPECT_EQ(unicode::with_replacements(bad), good) << shown(bad);
   for (const char* name : {"gpt2_style.json", "llama2_style.json", "qwen_style.json", "bpe.model", "unigram.model"}) {
     const auto tokenizer = load_tokenizer(fixture(name));
@@ -126,13 +130,15 @@ TEST(InvalidText, BecomesReplacementCharacters) {
 TEST(Threads, ShareATokenizer) {
   for (const char* name : {"llama3_style.json", "bpe.model"}) {
     const auto tokenizer = load_tokenizer(fixture(name));
-    const std::string text = "The river runs past the mill; in 1984 it's been a loop of loops. \xd0\xa0\xd0\xb5\xd0\xba\xd0\xb0";
+    const std::string text =
+        "The river runs past the mill; in 1984 it's been a loop of loops. \xd0\xa0\xd0\xb5\xd0\xba\xd0\xb0";
     const Ids expected = tokenizer->encode(text);
     std::vector<std::thread> threads;
     std::vector<int> wrong(4);
     for (std::size_t t = 0; t < wrong.size(); ++t) {
       threads.emplace_back([&, t] {
-        for (int i = 0; i < 200; ++i) wrong[t] += tokenizer->encode(text) != expected || tokenizer->decode(expected).empty();
+        for (int i = 0; i < 200; ++i)
+          wrong[t] += tokenizer->encode(text) != expected || tokenizer->decode(expected).empty();
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -147,7 +153,8 @@ TEST(LoadTokenizer, PairOfFilesUnderEitherName) {
   for (const json& merge : file["model"]["merges"]) merges += merge.get<std::string>() + "\n";
   const auto expected = load_tokenizer(fixture("gpt2_style.json"));
   const std::string text = "The river's 1984th mill, <|end|>\n\n don't \xe6\xb2\xb3";
-  const std::vector<std::pair<std::string, std::string>> names = {{"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
+  const std::vector<std::pair<std::string, std::string>> names = {{"vocab.json", "merges.txt"},
+                                                                  {"encoder.json", "vocab.bpe"}};
   for (const auto& [vocabulary_name, merges_name] : names) {
     const TemporaryFolder folder;
     write_file(folder.file(vocabulary_name), file["model"]["vocab"].dump());
@@ -177,7 +184,8 @@ TEST(LoadTokenizer, RolesComeFromTheFilesBeside) {
   write_file(folder.file("tokenizer.json"), read_file(fixture("llama2_style.json")));
   EXPECT_EQ(load_tokenizer(folder.path())->bos(), 1);
   EXPECT_EQ(load_tokenizer(folder.path())->eos(), 2);
-  write_file(folder.file("tokenizer_config.json"), R"({"bos_token": {"content": "</s>"}, "eos_token": "<s>", "other": [1]})");
+  write_file(folder.file("tokenizer_config.json"),
+             R"({"bos_token": {"content": "</s>"}, "eos_token": "<s>", "other": [1]})");
   EXPECT_EQ(load_tokenizer(folder.path())->bos(), 2);
   EXPECT_EQ(load_tokenizer(folder.path())->eos(), 1);
   const TemporaryFolder copy;
@@ -210,12 +218,14 @@ TEST(LoadTokenizer, TheOwnFileDecidesBetweenSeveral) {
   save_tokenizer(ByteTokenizer(), folder.path());
   EXPECT_EQ(load_tokenizer(folder.path())->name(), "bytes");
   write_file(folder.file("qdelta_tokenizer.json"), R"({"tokenizer": "../bytes"})");
-  expect_error(Status::corrupt, {"qdelta_tokenizer.json", "same folder"}, [&] { return load_tokenizer(folder.path()); });
+  expect_error(Status::corrupt, {"qdelta_tokenizer.json", "same folder"},
+               [&] { return load_tokenizer(folder.path()); });
 }
 
 TEST(LoadTokenizer, WhatIsNone) {
   const TemporaryFolder folder;
-  expect_error(Status::io, {"there is no tokenizer", "nowhere"}, [&] { return load_tokenizer(folder.file("nowhere")); });
+  expect_error(Status::io, {"there is no tokenizer", "nowhere"},
+               [&] { return load_tokenizer(folder.file("nowhere")); });
   expect_error(Status::invalid_argument, {"holds no tokenizer", "tokenizer.json"},
                [&] { return load_tokenizer(folder.path()); });
   write_file(folder.file("notes.txt"), "hello");
@@ -274,13 +284,15 @@ TEST(TokenizerJson, WhatIsNotSupportedIsNamed) {
   refuse(Status::unsupported, {"model.dropout"}, [](json& j) { j["model"]["dropout"] = 0.1; });
   refuse(Status::unsupported, {"model.end_of_word_suffix"}, [](json& j) { j["model"]["end_of_word_suffix"] = "</w>"; });
   refuse(Status::unsupported, {"model", "\"new_idea\""}, [](json& j) { j["model"]["new_idea"] = true; });
-  refuse(Status::unsupported, {"normalizer", "BertNormalizer", "NFKC"},
-         [](json& j) { j["normalizer"] = {{"type", "BertNormalizer"}}; });
+  refuse(Status::unsupported, {"normalizer", "BertNormalizer", "NFKC"}, [](json& j) {
+    j["normalizer"] = {{"type", "BertNormalizer"}};
+  });
   refuse(Status::unsupported, {"normalizer.normalizers[1]", "Precompiled"}, [](json& j) {
     j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}, {{"type", "Precompiled"}}}}};
   });
-  refuse(Status::unsupported, {"pre_tokenizer", "UnicodeScripts", "Metaspace"},
-         [](json& j) { j["pre_tokenizer"] = {{"type", "UnicodeScripts"}}; });
+  refuse(Status::unsupported, {"pre_tokenizer", "UnicodeScripts", "Metaspace"}, [](json& j) {
+    j["pre_tokenizer"] = {{"type", "UnicodeScripts"}};
+  });
   refuse(Status::unsupported, {"decoder", "WordPiece"}, [](json& j) { j["decoder"] = {{"type", "WordPiece"}}; });
   refuse(Status::unsupported, {"decoder.stop"}, [](json& j) {
     j["decoder"] = {{"type", "Strip"}, {"content", " "}, {"start", 0}, {"stop", 1}};
@@ -322,7 +334,7 @@ TEST(TokenizerJson, WhatIsWrongIsNamed) {
 }
 
 json added(const std::string& content, std::int64_t id) {
-  return {{"id", id},         {"content", content}, {"single_word", false}, {"lstrip", false},
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
           {"rstrip", false}, {"normalized", false}, {"special", true}};
 }
 
@@ -335,8 +347,9 @@ TEST(TokenizerJson, AddedTokensHaveTheIdsThatTheLibraryWouldGive) {
          [](json& j) { j["added_tokens"] = {added("<s>", 9)}; });
   refuse(Status::corrupt, {"added_tokens[0]", "\"ab\"", "vocabulary", "3"},
          [](json& j) { j["added_tokens"] = {added("ab", 5)}; });
-  refuse(Status::corrupt, {"added_tokens[1]", "twice"},
-         [](json& j) { j["added_tokens"] = {added("<s>", 5), added("<s>", 5)}; });
+  refuse(Status::corrupt, {"added_tokens[1]", "twice"}, [](json& j) {
+    j["added_tokens"] = {added("<s>", 5), added("<s>", 5)};
+  });
   refuse(Status::corrupt, {"added_tokens[0]", "empty"}, [](json& j) { j["added_tokens"] = {added("", 5)}; });
 }
 

@@ -64,7 +64,9 @@ TEST(Unicode, NormalForms) {
   EXPECT_EQ(normalized("\xc3\xa9", Form::nfd), "e\xcc\x81");
   EXPECT_EQ(normalized("\xef\xac\x81", Form::nfkc), "fi");
   EXPECT_EQ(normalized("\xef\xac\x81", Form::nfc), "\xef\xac\x81");
-  EXPECT_EQ(normalized("\xc2\xbd", Form::nfkd), "1\xe2\x81\x84" "2");
+  EXPECT_EQ(normalized("\xc2\xbd", Form::nfkd),
+            "1\xe2\x81\x84"
+            "2");
   EXPECT_EQ(normalized("plain", Form::nfkc), "plain");
   EXPECT_EQ(normalized("\xe3\x8b\xbf", Form::nfkc), "\xe3\x8b\xbf");  // U+32FF is newer than 9.0
 }
