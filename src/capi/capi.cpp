@@ -1,5 +1,6 @@
 // The C interface: checks pointers, turns DLPack tensors into views and exceptions into status codes.
 #include <cmath>
+#include <cstring>
 #include <new>
 #include <string>
 #include <vector>
@@ -57,15 +58,24 @@ std::span<std::byte> thread_workspace(std::size_t bytes) {
   return {buffer.data(), buffer.size()};
 }
 
+// What C put into an enumeration, which may be any number: to load it as one of ours would be undefined.
+template <class Enum>
+int number_of(const Enum& value) {
+  static_assert(sizeof(Enum) == sizeof(int));
+  int number = 0;
+  std::memcpy(&number, &value, sizeof(number));
+  return number;
+}
+
 void check_options(const qdelta_options* options) {
   require(options != nullptr, "options is NULL; set one up with qdelta_options_init");
   require(options->struct_size == sizeof(qdelta_options),
           "options.struct_size is {}, expected {}; set it up with qdelta_options_init", options->struct_size,
           sizeof(qdelta_options));
-  require(options->rule >= 0 && static_cast<std::size_t>(options->rule) < kRuleCount,
-          "options.rule is {}, which is no rule", static_cast<int>(options->rule));
-  require(options->form >= QDELTA_CHUNK && options->form <= QDELTA_ORACLE, "options.form is {}, which is no form",
-          static_cast<int>(options->form));
+  const int rule = number_of(options->rule);
+  const int form = number_of(options->form);
+  require(rule >= 0 && static_cast<std::size_t>(rule) < kRuleCount, "options.rule is {}, which is no rule", rule);
+  require(form >= QDELTA_CHUNK && form <= QDELTA_ORACLE, "options.form is {}, which is no form", form);
 }
 
 Execution execution_of(const qdelta_options& options) {

@@ -40,6 +40,17 @@ void check_heads(std::int64_t H, std::int64_t HV) {
 void check(const RecurrenceInputs& in) {
   check_rank("q", in.q, 4, "[B, T, H, K]");
   check_rank("v", in.v, 4, "[B, T, HV, V]");
+  if (!in.cu_seqlens.empty()) {
+    require(in.q.extent(0) == 1, "with cu_seqlens the sequences are packed into one row, but q has batch {}",
+            in.q.extent(0));
+    require(in.cu_seqlens.front() == 0, "cu_seqlens starts with {}, expected 0", in.cu_seqlens.front());
+    for (std::size_t i = 1; i < in.cu_seqlens.size(); ++i) {
+      require(in.cu_seqlens[i] >= in.cu_seqlens[i - 1], "cu_seqlens decreases from {} to {} at entry {}",
+              in.cu_seqlens[i - 1], in.cu_seqlens[i], i);
+    }
+    require(in.cu_seqlens.back() == in.q.extent(1), "cu_seqlens ends with {}, but there are {} tokens",
+            in.cu_seqlens.back(), in.q.extent(1));
+  }
   const cpu::RecurrenceLayout at(in, kDefaultChunk);
   check_heads(at.H, at.HV);
   require(at.K > 0, "q has width 0");
@@ -54,16 +65,6 @@ void check(const RecurrenceInputs& in) {
   require(in.lambda || !traits.reads_lambda, "rule {} needs lambda [B, T, HV]", traits.name);
   check_optional("beta", in.beta, gates, "[B, T, HV]", false);
   check_optional("lambda", in.lambda, gates, "[B, T, HV]", false);
-  if (!in.cu_seqlens.empty()) {
-    require(at.B == 1, "with cu_seqlens the sequences are packed into one row, but q has batch {}", at.B);
-    require(in.cu_seqlens.front() == 0, "cu_seqlens starts with {}, expected 0", in.cu_seqlens.front());
-    for (std::size_t i = 1; i < in.cu_seqlens.size(); ++i) {
-      require(in.cu_seqlens[i] >= in.cu_seqlens[i - 1], "cu_seqlens decreases from {} to {} at entry {}",
-              in.cu_seqlens[i - 1], in.cu_seqlens[i], i);
-    }
-    require(in.cu_seqlens.back() == at.T, "cu_seqlens ends with {}, but there are {} tokens", in.cu_seqlens.back(),
-            at.T);
-  }
   check_optional("h0", in.h0, {at.N, at.HV, at.K, at.V}, "[N, HV, K, V]", true);
 }
 

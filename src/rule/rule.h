@@ -35,7 +35,7 @@ struct RuleOutputs {
 struct RuleTraits {
   std::string_view name;     // as in files and on the command line
   std::string_view title;    // as in the paper
-  std::string_view formula;  // of the state, for people
+  std::string_view formula;  // of the state, for people: S is V x K there
   bool erases;               // false: erase is zero for every input, so kernels may skip the correction
   bool reads_beta;
   bool reads_lambda;
@@ -44,7 +44,7 @@ struct RuleTraits {
 namespace rules {
 
 struct Linear {
-  static constexpr RuleTraits traits{"linear", "Linear attention", "S = S + k v^T", false, false, false};
+  static constexpr RuleTraits traits{"linear", "Linear attention", "S = S + v k^T", false, false, false};
   template <class T>
   static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return {in.g, T(0), T(0), T(1)};
@@ -57,7 +57,7 @@ struct Linear {
 
 // The model calls it with a fixed g = log(1 - 2^(-5-h)) per head.
 struct RetNet {
-  static constexpr RuleTraits traits{"retnet", "RetNet", "S = gamma S + k v^T", false, false, false};
+  static constexpr RuleTraits traits{"retnet", "RetNet", "S = gamma S + v k^T", false, false, false};
   template <class T>
   static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return Linear::forward(in);
@@ -70,7 +70,7 @@ struct RetNet {
 
 // beta is the step size dt, and the model calls it with g = -A dt.
 struct Mamba2 {
-  static constexpr RuleTraits traits{"mamba2", "Mamba2", "S = exp(-A dt) S + dt k v^T", false, true, false};
+  static constexpr RuleTraits traits{"mamba2", "Mamba2", "S = exp(-A dt) S + dt v k^T", false, true, false};
   template <class T>
   static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return {in.g, T(0), T(0), in.beta};

@@ -89,7 +89,9 @@ TEST_F(Batches, EveryTokenOnceAnEpoch) {
       ASSERT_EQ(static_cast<std::int64_t>(seen.size()), per_epoch * 17);
       for (const auto& [id, times] : seen) ASSERT_EQ(times, 1) << id;
       EXPECT_EQ(seen.rbegin()->first - seen.begin()->first + 1, per_epoch * 17);
-      if (!shuffle) EXPECT_EQ(seen.begin()->first, 0);
+      if (!shuffle) {
+        EXPECT_EQ(seen.begin()->first, 0);
+      }
     }
   }
 }

@@ -100,7 +100,8 @@ TEST(Shards, DocumentsDoNotCross) {
   const TemporaryFolder folder;
   write_counting(folder.path(), {3, 20, 3, 3, 1}, 100, 5);
   std::vector<std::int64_t> sizes;
-  for (const TokenShard& shard : TokenDataset::open(folder.path()).shards()) sizes.push_back(shard.tokens());
+  const TokenDataset dataset = TokenDataset::open(folder.path());
+  for (const TokenShard& shard : dataset.shards()) sizes.push_back(shard.tokens());
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{23, 6, 1}));
 }
 
@@ -111,7 +112,9 @@ TEST(ShardWriter, RefusesWhatCannotBe) {
   expect_error(Status::invalid_argument, {"id -1"}, [&] { return writer.add(Ids{-1}), 0; });
   expect_error(Status::invalid_argument, {"without tokens"}, [&] { return writer.add(Ids{}), 0; });
   expect_error(Status::invalid_argument, {"no documents"}, [&] { return writer.finish(); });
-  expect_error(Status::invalid_argument, {"vocabulary"}, [&] { return ShardWriter({folder.path(), "", 0, 0, 1, false}); });
+  expect_error(Status::invalid_argument, {"vocabulary"}, [&] {
+    return ShardWriter({folder.path(), "", 0, 0, 1, false});
+  });
   expect_error(Status::invalid_argument, {"shard"}, [&] { return ShardWriter({folder.path(), "", 1, 0, 0, false}); });
   write_file(folder.file("file"), "");
   expect_error(Status::io, {"file/x"}, [&] { return ShardWriter({folder.file("file/x"), "", 1, 0, 1, false}); });
@@ -120,8 +123,9 @@ TEST(ShardWriter, RefusesWhatCannotBe) {
 TEST(ShardWriter, ReplacesOnlyWhenTold) {
   const TemporaryFolder folder;
   write_counting(folder.path(), {5, 5, 5}, 100, 5);
-  expect_error(Status::invalid_argument, {"already", "--force"},
-               [&] { return ShardWriter({folder.path(), "", 100, 0, 5, false}); });
+  expect_error(Status::invalid_argument, {"already", "--force"}, [&] {
+    return ShardWriter({folder.path(), "", 100, 0, 5, false});
+  });
   EXPECT_EQ(TokenDataset::open(folder.path()).tokens(), 15);
   ShardWriter writer({folder.path(), "", 100, 0, 5, true});
   // While it is being written there is nothing to read by mistake.
@@ -272,9 +276,11 @@ TEST(TokenDataset, DifferentTokenizersDoNotMix) {
   ShardWriter writer({b.path(), "other", 1000, 43, 100, false});
   writer.add(Ids{1});
   writer.finish();
-  expect_error(Status::invalid_argument, {"different tokenizers", "000000000000002a", "000000000000002b"},
-               [&] { return TokenDataset::open({a.path(), b.path()}); });
-  expect_error(Status::invalid_argument, {"no token shards"}, [] { return TokenDataset::open(std::vector<std::string>{}); });
+  expect_error(Status::invalid_argument, {"different tokenizers", "000000000000002a", "000000000000002b"}, [&] {
+    return TokenDataset::open({a.path(), b.path()});
+  });
+  expect_error(Status::invalid_argument, {"no token shards"},
+               [] { return TokenDataset::open(std::vector<std::string>{}); });
   expect_error(Status::io, {"nowhere"}, [&] { return TokenDataset::open(a.file("nowhere")); });
 }
 
