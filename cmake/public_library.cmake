@@ -2,7 +2,10 @@
 add_library(qdelta SHARED src/capi/capi.cpp src/capi/dlpack_view.cpp)
 add_library(qdelta::qdelta ALIAS qdelta)
 target_link_libraries(qdelta PRIVATE qdelta_engine qdelta_warnings)
-target_link_options(qdelta PRIVATE LINKER:--exclude-libs,ALL LINKER:-z,defs LINKER:--as-needed)
+target_link_options(qdelta PRIVATE LINKER:--exclude-libs,ALL LINKER:--as-needed)
+if(NOT QDELTA_SANITIZE)  # a sanitizer's own symbols come with the program
+  target_link_options(qdelta PRIVATE LINKER:-z,defs)
+endif()
 target_include_directories(qdelta PUBLIC
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 set_target_properties(qdelta PROPERTIES

@@ -120,9 +120,9 @@ TEST_P(Fixture, SavedAndFoundAgain) {
   for (const Expected& row : expected_) EXPECT_EQ(again->encode(row.text), row.ids) << shown(row.text);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tokenizers, Fixture, ::testing::ValuesIn(tokenizer_names()), [](const auto& info) {
-  std::string name = info.param.substr(0, info.param.find('.'));
-  return name + (info.param.ends_with(".model") ? "_model" : "_json");
+INSTANTIATE_TEST_SUITE_P(Tokenizers, Fixture, ::testing::ValuesIn(tokenizer_names()), [](const auto& test) {
+  std::string name = test.param.substr(0, test.param.find('.'));
+  return name + (test.param.ends_with(".model") ? "_model" : "_json");
 });
 
 // Where our own encoder stands in for the library's, the two must agree on everything.

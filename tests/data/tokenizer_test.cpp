@@ -104,7 +104,9 @@ TEST(TokenStream, RandomIdsAreAlwaysValidText) {
       text += stream.finish();
       const std::string whole = tokenizer->decode(ids);
       ASSERT_FALSE(first_invalid_utf8(whole));
-      if (whole.find("\xef\xbf\xbd") == std::string::npos) EXPECT_EQ(text, whole) << name;
+      if (whole.find("\xef\xbf\xbd") == std::string::npos) {
+        EXPECT_EQ(text, whole) << name;
+      }
     }
   }
 }
