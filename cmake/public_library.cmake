@@ -15,6 +15,9 @@ set_target_properties(qdelta PROPERTIES
 # The C example doubles as a test of the installed interface.
 add_executable(qdelta_example examples/q_delta.c)
 target_link_libraries(qdelta_example PRIVATE qdelta qdelta_warnings m)
+if(QDELTA_SANITIZE)  # the runtime that the library needs is the one for C++
+  set_target_properties(qdelta_example PROPERTIES LINKER_LANGUAGE CXX)
+endif()
 
 include(CMakePackageConfigHelpers)
 install(TARGETS qdelta EXPORT qdelta_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
