@@ -53,5 +53,5 @@ dist: ## make dist/qdelta-VERSION-linux-ARCH, a folder that runs on other machin
 	@scripts/dist.sh
 
 clean: ## remove everything that was built
-	@echo "clean: removing build*/ and dist/"
-	@rm -rf build build-asan build-tsan build-cuda dist
+	@echo "clean: removing build*/, dist/ and demo/"
+	@rm -rf build build-asan build-tsan build-cuda dist demo
