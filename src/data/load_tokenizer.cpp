@@ -129,7 +129,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec) {
   std::error_code error;
   const fs::path path(spec);
   if (fs::is_directory(path, error)) return load_folder(path);
-  if (!error && !fs::exists(path, error) && !error) {
+  if (!there_is(path)) {
     fail(Status::io, "there is no tokenizer {}: expected \"bytes\", or a file or folder that exists", shown(spec));
   }
   return load_file(path);
