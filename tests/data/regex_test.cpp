@@ -1,0 +1,174 @@
+// Oniguruma's dialect: what is understood, with the meaning it has there, and what is refused.
+#include "data/regex.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "data/regex_translate.h"
+#include "data/unicode.h"
+#include "testing.h"
+
+namespace qdelta {
+namespace {
+
+using testing::expect_error;
+using Pieces = std::vector<std::string>;
+
+// The matches in brackets, the rest as it is.
+Pieces segments(const std::string& pattern, const std::string& text) {
+  const Regex regex(pattern);
+  Pieces pieces;
+  regex.for_each_segment(text, [&](std::size_t begin, std::size_t end, bool is_match) {
+    const std::string piece = text.substr(begin, end - begin);
+    pieces.push_back(is_match ? "[" + piece + "]" : piece);
+  });
+  return pieces;
+}
+
+bool matches(const std::string& pattern, char32_t code) {
+  std::string text;
+  unicode::append(text, code);
+  Regex::Match match{};
+  return Regex(pattern).find(text, 0, match);
+}
+
+TEST(Regex, Segments) {
+  EXPECT_EQ(segments("b+", "abbcb"), (Pieces{"a", "[bb]", "c", "[b]"}));
+  EXPECT_EQ(segments("b+", "xyz"), (Pieces{"xyz"}));
+  EXPECT_EQ(segments("b+", ""), Pieces{});
+  EXPECT_EQ(segments("(a)(b)|c", "abcd"), (Pieces{"[ab]", "[c]", "d"}));
+  // Empty matches: one at each place, but none where the last match ended.
+  EXPECT_EQ(segments("x*", "axb"), (Pieces{"[]", "a", "[x]", "b", "[]"}));
+}
+
+TEST(Regex, Gpt2) {
+  const std::string pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+  EXPECT_EQ(segments(pattern, "I'll pay  $20.\n\n "),
+            (Pieces{"[I]", "['ll]", "[ pay]", "[ ]", "[ $]", "[20]", "[.]", "[\n\n ]"}));
+}
+
+TEST(Regex, ClassesAreOnigurumas) {
+  EXPECT_FALSE(matches(R"(\s)", 0x180e));  // a space to PCRE2
+  EXPECT_FALSE(matches(R"(\s)", 0x200b));
+  for (const char32_t space : {0x09, 0x0b, 0x0d, 0x20, 0x85, 0xa0, 0x1680, 0x2028, 0x3000}) {
+    EXPECT_TRUE(matches(R"(\s)", space)) << static_cast<std::uint32_t>(space);
+    EXPECT_FALSE(matches(R"(\S)", space));
+    EXPECT_FALSE(matches(R"([^\s])", space));
+    EXPECT_FALSE(matches(R"([\S])", space));
+  }
+  EXPECT_TRUE(matches(R"(\h)", U'f'));  // a hexadecimal digit, not horizontal space
+  EXPECT_FALSE(matches(R"(\h)", U' '));
+  EXPECT_TRUE(matches(R"(\w)", 0x300));  // a mark
+  EXPECT_TRUE(matches(R"(\w)", 0xb2));   // superscript two
+  EXPECT_FALSE(matches(R"(\w)", 0x2082));
+  EXPECT_TRUE(matches(R"(\p{Han})", 0x6cb3));
+  EXPECT_FALSE(matches(R"(\p{Han})", 0x3002));  // in Script_Extensions only
+  EXPECT_TRUE(matches(R"(\p{^L})", U'1'));
+  EXPECT_TRUE(matches(R"(\P{L})", U'1'));
+  EXPECT_FALSE(matches(R"(\P{^L})", U'1'));
+  EXPECT_TRUE(matches(R"(\p{lu})", U'A'));
+}
+
+TEST(Regex, UnicodeIs16) {
+  EXPECT_TRUE(matches(R"(\p{L})", 0x1c89));     // 16.0
+  EXPECT_TRUE(matches(R"(\p{L})", 0x2ebf0));    // 15.1
+  EXPECT_TRUE(matches(R"(\p{Han})", 0x31350));  // 15.0
+  EXPECT_TRUE(matches(R"(\p{Nd})", 0x10d40));
+  EXPECT_TRUE(matches(R"(\d)", 0x10d40));
+  EXPECT_FALSE(matches(R"([^\p{L}])", 0x1c89));
+  EXPECT_FALSE(matches(R"(\P{L})", 0x1c89));
+  EXPECT_FALSE(matches(R"([\P{L}])", 0x1c89));
+}
+
+TEST(Regex, NestedAndIntersectedClasses) {
+  EXPECT_EQ(segments("[a-c[x-z]]+", "abxd"), (Pieces{"[abx]", "d"}));
+  EXPECT_EQ(segments("[a-z&&[^aeiou]]+", "strange"), (Pieces{"[str]", "a", "[ng]", "e"}));
+  EXPECT_EQ(segments("[^a-z&&[^aeiou]]+", "strange"), (Pieces{"str", "[a]", "ng", "[e]"}));
+  EXPECT_EQ(segments(R"([\S&&\D]+)", "a1 b"), (Pieces{"[a]", "1 ", "[b]"}));
+  EXPECT_EQ(segments(R"([^\S\n]+)", "a \nb"), (Pieces{"a", "[ ]", "\nb"}));
+  EXPECT_EQ(segments(R"([a\-z\]]+)", "-]b"), (Pieces{"[-]]", "b"}));
+}
+
+TEST(Regex, LinesAndRepetitions) {
+  EXPECT_EQ(segments("^a", "a\na"), (Pieces{"[a]", "\n", "[a]"}));  // ^ and $ are at every line
+  EXPECT_EQ(segments("a$", "a\na"), (Pieces{"[a]", "\n", "[a]"}));
+  EXPECT_EQ(segments(R"(\Aa)", "a\na"), (Pieces{"[a]", "\na"}));
+  EXPECT_EQ(segments("a{,2}b", "aaab"), (Pieces{"a", "[aab]"}));
+  EXPECT_EQ(segments("a{2}", "aaaaa"), (Pieces{"[aa]", "[aa]", "a"}));
+  EXPECT_EQ(segments("a++a", "aaa"), (Pieces{"aaa"}));
+  EXPECT_EQ(segments("a+?", "aa"), (Pieces{"[a]", "[a]"}));
+  EXPECT_EQ(segments("(?i:'LL)x", "'llx'LLX"), (Pieces{"['llx]", "'LLX"}));
+  EXPECT_EQ(segments("(?i)k", "kK\xe2\x84\xaa"), (Pieces{"[k]", "[K]", "[\xe2\x84\xaa]"}));
+}
+
+TEST(Regex, Refused) {
+  for (const char* pattern : {R"(\bx)",
+                              R"(\Bx)",
+                              R"(\R)",
+                              R"(\X)",
+                              R"(\Gx)",
+                              R"(x\Ky)",
+                              R"((a)\1)",
+                              R"(\k<n>)",
+                              "(?<n>a)",
+                              "(?#x)a",
+                              "(?m:a)",
+                              "(?x:a)",
+                              "a(?i)b|c",
+                              "[[:alpha:]]",
+                              "[]a]",
+                              R"([a-\d])",
+                              R"([\d-a])",
+                              "a{1,2}+",
+                              "a{2}?",
+                              "a**",
+                              "{",
+                              "a{",
+                              "(?i:stra\xc3\x9f"
+                              "e)",
+                              "(?i:ss)",
+                              "(?i:fi)",
+                              R"((?i:\p{Lu}))",
+                              "(?i:[^a])",
+                              R"(\p{Alphabetic})",
+                              R"(\p{Klingon})",
+                              R"(\p{Cn})",
+                              R"(\xff)",
+                              "(*UTF)a",
+                              "(?(1)a|b)",
+                              "(?=a)*"}) {
+    expect_error(Status::unsupported, {"the regular expression"}, [&] { return Regex(pattern); });
+  }
+}
+
+TEST(Regex, NotOne) {
+  for (const char* pattern : {"(a", "a)", "[a", "*a", "a|*", "\\", "[b-a]", "a{3,2}", R"(\p{L)", R"(\pL)",
+                              R"(\x{110000})", R"(\x{})", R"(\u12)", R"(\ud800)", "\xff"}) {
+    expect_error(Status::corrupt, {"the regular expression"}, [&] { return Regex(pattern); });
+  }
+  expect_error(Status::unsupported, {"deep"}, [] { return Regex(std::string(1000, '(') + std::string(1000, ')')); });
+  expect_error(Status::unsupported, {"deep"}, [] { return Regex(std::string(1000, '[')); });
+}
+
+TEST(Regex, TooManyStepsIsAnError) {
+  const Regex regex("(?:a|a|b)+c");
+  Regex::Match match{};
+  const std::string text = std::string(1998, 'a') + "xc";  // without its last character it would not be tried
+  expect_error(Status::unsupported, {"cannot be matched", "2000 bytes"}, [&] { return regex.find(text, 0, match); });
+}
+
+TEST(Regex, LongRuns) {
+  const Regex regex(R"(\s+(?!\S)|\s+|\p{L}+)");
+  for (const std::string piece : {" ", "x", "\xe6\xb2\xb3"}) {
+    std::string text;
+    for (int i = 0; i < 1000000; ++i) text += piece;
+    Regex::Match match{};
+    ASSERT_TRUE(regex.find(text, 0, match));
+    EXPECT_EQ(match.end, text.size());
+  }
+}
+
+}  // namespace
+}  // namespace qdelta
