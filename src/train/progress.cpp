@@ -20,6 +20,7 @@ constexpr int kNarrowestBar = 8;
 constexpr int kWidestBar = 32;
 constexpr int kBehindLine = 3;  // columns kept free, so that the ^C a terminal echoes does not begin a new row
 constexpr int kNameRank = 9;
+constexpr int kBarRank = 6;
 
 constexpr std::string_view kReset = "\x1b[0m";
 constexpr std::string_view kDim = "\x1b[2m";
@@ -89,12 +90,12 @@ std::vector<Part> parts_of(const ProgressState& state) {
   if (state.loss) parts.push_back({1, "loss", loss_text(*state.loss), ""});
   if (state.validation_loss) parts.push_back({3, "val", loss_text(*state.validation_loss), ""});
   if (state.learning_rate) parts.push_back({8, "lr", rate_text(*state.learning_rate), ""});
-  if (state.gradient_norm) parts.push_back({6, "grad", number_text(*state.gradient_norm, "{:.3g}"), ""});
+  if (state.gradient_norm) parts.push_back({7, "grad", number_text(*state.gradient_norm, "{:.3g}"), ""});
   if (state.tokens_per_second) parts.push_back({5, "", count_text(*state.tokens_per_second), " tok/s"});
   if (state.fraction_of_limit) {
     parts.push_back({10, "", number_text(100 * *state.fraction_of_limit, "{:.0f}") + "%", " of limit"});
   }
-  if (state.seconds) parts.push_back({7, "", duration_text(*state.seconds), ""});
+  if (state.seconds) parts.push_back({6, "", duration_text(*state.seconds), ""});
   if (const auto left = remaining_seconds(state)) parts.push_back({2, "", duration_text(*left), " left"});
   return parts;
 }
@@ -189,23 +190,28 @@ int columns_of(std::string_view text) noexcept {
 std::string progress_line(const ProgressState& state, int columns, const ProgressStyle& style) {
   const int room = std::max(columns - kBehindLine, 1);
   std::vector<Part> parts = parts_of(state);
-  while (parts.size() > 1 && columns_of(parts) > room) {
+  int bar = state.total > 0 ? kNarrowestBar : 0;
+  while (columns_of(parts) + (bar > 0 ? bar + 2 : 0) > room) {
     // The highest rank goes; of equals the later one.
     std::size_t worst = 0;
     for (std::size_t i = 1; i < parts.size(); ++i) {
       if (parts[i].rank >= parts[worst].rank) worst = i;
     }
-    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(worst));
+    if (bar > 0 && parts[worst].rank < kBarRank) {
+      bar = 0;
+    } else if (parts.size() > 1) {
+      parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(worst));
+    } else {
+      return cut(parts.front().value, room);
+    }
   }
-  if (columns_of(parts) > room) return cut(parts.front().value, room);
-
-  // The bar stands behind the name, where there is one, and takes what is left.
-  const int bar = std::min(room - columns_of(parts) - 2, kWidestBar);
+  // It stands behind the name, where there is one, and takes what is left.
+  if (bar > 0) bar = std::min(room - columns_of(parts) - 2, kWidestBar);
   const std::size_t bar_at = !state.name.empty() && parts.front().rank == kNameRank ? 1 : 0;
   std::string line;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (i > 0) line += "  ";
-    if (i == bar_at && bar >= kNarrowestBar && state.total > 0) {
+    if (i == bar_at && bar > 0) {
       line += bar_text(fraction_done(state), bar, style) + "  ";
     }
     line += parts[i].text(style.color);

@@ -111,6 +111,8 @@ TEST(ProgressText, WhatMattersLeastGoesFirst) {
   }
   EXPECT_EQ(shown_before, 4);
   EXPECT_FALSE(has(100, "of limit"));
+  EXPECT_TRUE(has(80, "##--"));
+  EXPECT_FALSE(has(40, "#-"));
   EXPECT_TRUE(has(80, "loss 2.7130"));
   EXPECT_TRUE(has(80, "left"));
 }
