@@ -23,6 +23,15 @@ namespace qdelta::testing {
 // Heavy loops shrink where QDELTA_QUICK is set, which is meant for sanitizers.
 inline bool quick() { return std::getenv("QDELTA_QUICK") != nullptr; }
 
+// Under a sanitizer an allocation that cannot be had ends the program.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+inline constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 inline double uniform(Random& random, double low, double high) { return low + (high - low) * random.uniform(); }
 inline bool chance(Random& random, double probability) { return random.uniform() < probability; }
 template <class T>
