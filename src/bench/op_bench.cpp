@@ -172,15 +172,16 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
                     const std::function<void(const OpBenchRow&)>& report) {
   Case data(options, s, T, static_cast<std::uint64_t>(T));
   const Execution run{Form::chunk, options.chunk, options.threads};
-  int chunk = options.chunk > 0 ? options.chunk : kForwardChunk;
+  const int forward_chunk = options.dtype == DType::f32 ? kWalkBlock : kDefaultChunk;
+  int chunk = options.chunk > 0 ? options.chunk : forward_chunk;
   const auto tokens = static_cast<double>(T);
   const auto heads = static_cast<double>(s.heads);
   const auto K = static_cast<double>(s.K);
   const auto V = static_cast<double>(s.V);
 
   OpBenchRow row{"forward", s.heads, s.K, s.V, T, chunk, 0, 0, limit, 0};
-  const RecurrenceForward walk = data.forward({Form::recurrent, 0, options.threads});
-  recurrence_forward(walk, scratch.of(recurrence_workspace(walk)));
+  const RecurrenceForward chunks = data.forward({Form::chunk, kDefaultChunk, options.threads, false});
+  recurrence_forward(chunks, scratch.of(recurrence_workspace(chunks)));
   const Tensor expected = converted(data.o.view(), DType::f32);
   RecurrenceForward forward = data.forward(run);
   const std::span<std::byte> forward_space = scratch.of(recurrence_workspace(forward));

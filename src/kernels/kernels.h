@@ -16,21 +16,21 @@
 
 namespace qdelta {
 
-// How a sequence is walked. All three give the same numbers, to rounding.
+// How a sequence is gone through. All three give the same numbers, to rounding.
 enum class Form : int {
-  chunk,      // matrix products over chunks of tokens: the fast one
-  recurrent,  // token by token in float32
+  chunk,      // matrix products over chunks of tokens; where no chunk length is asked for, whatever is fastest
+  recurrent,  // the walk: a few tokens at a time in float32
   oracle,     // token by token in float64, scalar
 };
 
-// Measured defaults. Where the states on entry to the chunks are kept for a backward, longer chunks keep fewer of them;
-// a forward alone has the least arithmetic in short ones.
+// Measured: long chunks keep few states for the backward and fill the matrix products; a forward that keeps nothing and
+// computes in float32 is fastest as a walk, which has the least arithmetic.
 inline constexpr int kDefaultChunk = 64;
-inline constexpr int kForwardChunk = 16;
+inline constexpr int kWalkBlock = 4;  // tokens the walk takes at a time
 
 struct Execution {
   Form form = Form::chunk;
-  int chunk = 0;    // 16, 32, 64 or 128; 0: kDefaultChunk, or kForwardChunk in a forward that keeps no chunk_states
+  int chunk = 0;    // 16, 32, 64 or 128; 0: kDefaultChunk, or the walk in a float32 forward that keeps no chunk_states
   int threads = 0;  // 0: all
   // Where q, k and v are bfloat16 and the processor has instructions for it, the large products of the chunk form round
   // their operands to bfloat16 too (states and sums stay float32). False: float32 throughout.

@@ -2,6 +2,7 @@
 #include "kernels/cpu/recurrence_chunk.h"
 #include "kernels/cpu/recurrence_layout.h"
 #include "kernels/cpu/recurrence_step.h"
+#include "kernels/cpu/recurrence_walk.h"
 #include "kernels/kernels.h"
 #include "kernels/recurrence_check.h"
 #include "kernels/recurrence_reference.h"
@@ -9,12 +10,11 @@
 namespace qdelta {
 namespace {
 
-// Up to this many tokens walking is faster than preparing a chunk. Depends on the shapes alone, so the result does too.
-constexpr std::int64_t kShortSequence = 8;
-
+// Where nothing is kept for a backward and no chunk length is asked for, the walk is the fastest, unless bfloat16
+// products are to be had.
 bool walks(const RecurrenceForward& args) {
-  return args.run.form == Form::recurrent ||
-         (args.run.form == Form::chunk && args.in.q.extent(1) <= kShortSequence && !args.chunk_states);
+  return args.run.form == Form::recurrent || (args.run.form == Form::chunk && args.run.chunk == 0 &&
+                                              !args.chunk_states && !cpu::wants_bf16_products(args.in, args.run));
 }
 
 void check_space(std::span<std::byte> workspace, std::size_t needed) {
@@ -34,7 +34,7 @@ std::int64_t recurrence_chunk_count(const RecurrenceInputs& in, const Execution&
 std::size_t recurrence_workspace(const RecurrenceForward& args) {
   check(args);
   if (args.run.form == Form::oracle) return 0;
-  return walks(args) ? cpu::recurrence_scan_workspace(args) : cpu::recurrence_chunk_workspace(args);
+  return walks(args) ? cpu::recurrence_walk_workspace(args) : cpu::recurrence_chunk_workspace(args);
 }
 
 std::size_t recurrence_workspace(const RecurrenceBackward& args) {
@@ -52,7 +52,7 @@ void recurrence_forward(const RecurrenceForward& args, std::span<std::byte> work
   if (args.run.form == Form::oracle) {
     reference_forward<double>(args);
   } else if (walks(args)) {
-    cpu::recurrence_scan(args, workspace);
+    cpu::recurrence_walk(args, workspace);
   } else {
     cpu::recurrence_chunk_forward(args, workspace);
   }

@@ -296,12 +296,6 @@ HWY_EXPORT(SumSharedHeads);
 
 namespace {
 
-Execution forward_execution(const RecurrenceForward& args) {
-  Execution run = args.run;
-  if (run.chunk == 0 && !args.chunk_states) run.chunk = kForwardChunk;
-  return run;
-}
-
 std::size_t forward_scratch_bytes(const ChunkPlan& plan) {
   BumpAllocator counter(nullptr);
   (void)ForwardScratch(plan, counter);
@@ -311,7 +305,7 @@ std::size_t forward_scratch_bytes(const ChunkPlan& plan) {
 }  // namespace
 
 std::size_t recurrence_chunk_workspace(const RecurrenceForward& args) {
-  const ChunkPlan plan(args.in, forward_execution(args));
+  const ChunkPlan plan(args.in, args.run);
   return forward_scratch_bytes(plan) * static_cast<std::size_t>(plan.threads);
 }
 
@@ -320,7 +314,7 @@ std::size_t recurrence_chunk_workspace(const RecurrenceBackward& args) {
 }
 
 void recurrence_chunk_forward(const RecurrenceForward& args, std::span<std::byte> workspace) {
-  const ChunkPlan plan(args.in, forward_execution(args));
+  const ChunkPlan plan(args.in, args.run);
   const std::size_t scratch = forward_scratch_bytes(plan);
   const auto run = HWY_DYNAMIC_DISPATCH(ForwardUnit);
   parallel_for(plan.units(), plan.threads, [&](std::int64_t index, int worker) {

@@ -24,6 +24,9 @@ inline constexpr std::int64_t kVectorPad = 16;
 inline constexpr std::int64_t kGroup = 64;
 inline constexpr std::int64_t kGroupStride = kGroup + kVectorPad;
 
+// Whether the large products are to round their operands to bfloat16.
+[[nodiscard]] bool wants_bf16_products(const RecurrenceInputs& in, const Execution& run);
+
 struct ChunkPlan {
   RecurrenceLayout at;
   std::int64_t C;        // chunk length
@@ -32,7 +35,7 @@ struct ChunkPlan {
   std::int64_t groups;   // of value columns
   int threads;
   bool split;          // units are single groups, because there are too few heads to occupy the threads
-  bool bf16_products;  // the large products round their operands to bfloat16
+  bool bf16_products;  // wants_bf16_products
 
   ChunkPlan(const RecurrenceInputs& in, const Execution& run);
   // Bytes for the packed operands of the largest product.

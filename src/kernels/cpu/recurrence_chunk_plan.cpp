@@ -4,6 +4,11 @@
 
 namespace qdelta::cpu {
 
+bool wants_bf16_products(const RecurrenceInputs& in, const Execution& run) {
+  return run.bf16_products && in.q.dtype == DType::bf16 && in.k.dtype == DType::bf16 && in.v.dtype == DType::bf16 &&
+         bf16_product_available();
+}
+
 ChunkPlan::ChunkPlan(const RecurrenceInputs& in, const Execution& run)
     : at(in, run.chunk > 0 ? run.chunk : kDefaultChunk),
       C(at.chunk),
@@ -13,8 +18,7 @@ ChunkPlan::ChunkPlan(const RecurrenceInputs& in, const Execution& run)
       groups(ceil_div(at.V, kGroup)),
       threads(thread_count(run.threads)),
       split(at.N * at.HV < 2 * std::int64_t{threads} && threads > 1 && groups > 1),
-      bf16_products(run.bf16_products && in.q.dtype == DType::bf16 && in.k.dtype == DType::bf16 &&
-                    in.v.dtype == DType::bf16 && bf16_product_available()) {}
+      bf16_products(wants_bf16_products(in, run)) {}
 
 std::int64_t ChunkPlan::packing_bytes() const {
   if (!bf16_products) return 0;

@@ -124,43 +124,6 @@ void StepUnit(const ChunkPlan& plan, const RecurrenceInputs& in, const StateOf<f
   }
 }
 
-// A whole sequence, token by token. Tokens are packed a chunk at a time; a group of columns then walks the chunk while
-// it stays in the nearest cache.
-void ScanUnit(const ChunkPlan& plan, const RecurrenceInputs& in, const TensorView& o, const TensorView& ht,
-              const ChunkUnit& unit, std::byte* memory) {
-  const RecurrenceLayout& at = plan.at;
-  BumpAllocator allocator(memory);
-  ForwardScratch s(plan, allocator);
-  const InRows v_rows = at.rows(in.v, unit.sequence, unit.head);
-  const OutRows o_rows = at.rows(o, unit.sequence, unit.head);
-  const auto v_size = static_cast<std::int64_t>(size_of(v_rows.dtype));
-  const auto o_size = static_cast<std::int64_t>(size_of(o_rows.dtype));
-  const std::int64_t state_size = plan.Kp * kGroupStride;
-  for (std::int64_t group = unit.group_begin; group < unit.group_end; ++group) {
-    LoadState(state_of(in.h0, unit.sequence, unit.head), at.K, plan.Kp, group * kGroup, plan.width(group),
-              plan.padded_width(group), s.state + (group - unit.group_begin) * state_size, kGroupStride);
-  }
-  for (std::int64_t c = 0; c < at.chunks(unit.sequence); ++c) {
-    const std::int64_t first = c * plan.C;
-    LoadTokens(plan, in, unit.sequence, unit.head, first, s.chunk);
-    for (std::int64_t group = unit.group_begin; group < unit.group_end; ++group) {
-      const std::int64_t begin = group * kGroup;
-      float* state = s.state + (group - unit.group_begin) * state_size;
-      for (std::int64_t r = 0; r < s.chunk.rows; ++r) {
-        LoadRow(v_rows.row(first + r) + begin * v_rows.step * v_size, v_rows.dtype, v_rows.step, plan.width(group),
-                s.fresh, plan.padded_width(group));
-        StepGroup(TokenAt(plan, in, s.chunk, r), at.K, state, kGroupStride, plan.padded_width(group), s.fresh, s.reads);
-        StoreRow(o_rows.row(first + r) + begin * o_rows.step * o_size, o_rows.dtype, o_rows.step, plan.width(group),
-                 s.reads);
-      }
-    }
-  }
-  for (std::int64_t group = unit.group_begin; group < unit.group_end; ++group) {
-    StoreState(state_of(ht, unit.sequence, unit.head), at.K, group * kGroup, plan.width(group),
-               s.state + (group - unit.group_begin) * state_size, kGroupStride);
-  }
-}
-
 }  // namespace qdelta::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -168,11 +131,10 @@ HWY_AFTER_NAMESPACE();
 namespace qdelta::cpu {
 
 HWY_EXPORT(StepUnit);
-HWY_EXPORT(ScanUnit);
 
 namespace {
 
-constexpr int kScanTokens = 16;  // packed at a time
+constexpr int kPackedTokens = 16;  // the least that a plan has room for
 
 std::size_t scratch_bytes(const ChunkPlan& plan) {
   BumpAllocator counter(nullptr);
@@ -207,7 +169,7 @@ RecurrenceInputs as_sequences(const RecurrenceStep& args) {
   return in;
 }
 
-Execution token_execution(int threads) { return {Form::recurrent, kScanTokens, threads, false}; }
+Execution token_execution(int threads) { return {Form::recurrent, kPackedTokens, threads, false}; }
 
 std::int64_t state_index(const ConstTensorView& index, std::int64_t row) {
   if (!index) return row;
@@ -233,21 +195,6 @@ void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace)
   parallel_for_static(plan.units(), plan.threads, [&](std::int64_t index, int worker) {
     const ChunkUnit unit = unit_of(plan, index);
     run(plan, in, state_of(args.states, state_index(args.index, unit.sequence), unit.head), o, unit,
-        workspace.data() + static_cast<std::size_t>(worker) * scratch);
-  });
-}
-
-std::size_t recurrence_scan_workspace(const RecurrenceForward& args) {
-  const ChunkPlan plan(args.in, token_execution(args.run.threads));
-  return scratch_bytes(plan) * static_cast<std::size_t>(plan.threads);
-}
-
-void recurrence_scan(const RecurrenceForward& args, std::span<std::byte> workspace) {
-  const ChunkPlan plan(args.in, token_execution(args.run.threads));
-  const std::size_t scratch = scratch_bytes(plan);
-  const auto run = HWY_DYNAMIC_DISPATCH(ScanUnit);
-  parallel_for(plan.units(), plan.threads, [&](std::int64_t index, int worker) {
-    run(plan, args.in, args.o, args.ht, unit_of(plan, index),
         workspace.data() + static_cast<std::size_t>(worker) * scratch);
   });
 }

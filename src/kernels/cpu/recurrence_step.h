@@ -1,4 +1,4 @@
-// The recurrence token by token: one step on a pool of states, and whole sequences.
+// The recurrence by one token: a step on a pool of states.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,5 @@ namespace qdelta::cpu {
 
 void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace);
 [[nodiscard]] std::size_t recurrence_step_workspace(const RecurrenceStep& args);
-
-void recurrence_scan(const RecurrenceForward& args, std::span<std::byte> workspace);
-[[nodiscard]] std::size_t recurrence_scan_workspace(const RecurrenceForward& args);
 
 }  // namespace qdelta::cpu

@@ -105,10 +105,10 @@ HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, s
   Vector odd = hn::Zero(d);
   std::int64_t i = 0;
   for (; i + 2 * lanes <= padded; i += 2 * lanes) {
-    even = hn::MulAdd(hn::Load(d, a + i), hn::Load(d, b + i), even);
-    odd = hn::MulAdd(hn::Load(d, a + i + lanes), hn::Load(d, b + i + lanes), odd);
+    even = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), even);
+    odd = hn::MulAdd(hn::LoadU(d, a + i + lanes), hn::LoadU(d, b + i + lanes), odd);
   }
-  for (; i < padded; i += lanes) even = hn::MulAdd(hn::Load(d, a + i), hn::Load(d, b + i), even);
+  for (; i < padded; i += lanes) even = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), even);
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
 }
 
@@ -117,7 +117,7 @@ HWY_INLINE void ScaleInto(float factor, const float* in, float* out, std::int64_
   const Floats d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const Vector f = hn::Set(d, factor);
-  for (std::int64_t i = 0; i < padded; i += lanes) hn::Store(hn::Mul(hn::Load(d, in + i), f), d, out + i);
+  for (std::int64_t i = 0; i < padded; i += lanes) hn::Store(hn::Mul(hn::LoadU(d, in + i), f), d, out + i);
 }
 
 // out = p a + q b
