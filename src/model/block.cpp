@@ -64,6 +64,11 @@ TensorView consecutive(const TensorView& pool, std::span<const std::int64_t> slo
   return view;
 }
 
+// Every sequence has one token and a state: a step in place on the pool.
+bool steps(const Batch& batch, const BlockState& state) {
+  return static_cast<bool>(state.recurrent) && batch.rows() == batch.sequences();
+}
+
 void fill(const TensorView& view, float value) {
   std::fill_n(reinterpret_cast<float*>(view.data), view.shape.elements(), value);
 }
@@ -152,9 +157,9 @@ RecurrenceBackward Block::recurrence_backward_args(const Device& device, const B
 }
 
 std::size_t Block::recurrence_workspace(const Device& device, const Batch& batch, const BlockActivations& a,
-                                        BlockScratch& s, bool backward) const {
+                                        BlockScratch& s, const BlockState& state, bool backward) const {
+  if (steps(batch, state)) return qdelta::recurrence_workspace(recurrence_step_args(device, a, state));
   std::size_t bytes = qdelta::recurrence_workspace(recurrence_forward_args(device, batch, a, {}));
-  // A step needs no more than the token-by-token form of the same rows, which is what short sequences get.
   if (backward) {
     bytes = std::max(bytes, qdelta::recurrence_workspace(recurrence_backward_args(device, batch, a, s)));
   }
@@ -186,7 +191,7 @@ void Block::run_recurrence(const Device& device, const Batch& batch, const Block
                            const BlockState& state) const {
   if (!state.recurrent) {
     recurrence_forward(recurrence_forward_args(device, batch, a, {}), s.recurrence);
-  } else if (batch.rows() == batch.sequences()) {
+  } else if (steps(batch, state)) {
     recurrence_step(recurrence_step_args(device, a, state), s.recurrence);
   } else {
     recurrence_forward(recurrence_forward_args(device, batch, a, consecutive(state.recurrent, state.slots)),

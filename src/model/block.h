@@ -81,7 +81,7 @@ class Block {
 
   // Bytes of BlockScratch::recurrence that forward and, if asked, backward need for this batch.
   [[nodiscard]] std::size_t recurrence_workspace(const Device& device, const Batch& batch, const BlockActivations& a,
-                                                 BlockScratch& s, bool backward) const;
+                                                 BlockScratch& s, const BlockState& state, bool backward) const;
 
  private:
   [[nodiscard]] RecurrenceInputs recurrence_inputs(const Batch& batch, const BlockActivations& a) const;

@@ -73,6 +73,11 @@ std::int64_t chunk_count(std::span<const std::int64_t> offsets) {
   return sum;
 }
 
+BlockState state_of_block(const StateSlots& states, std::size_t block) {
+  if (states.states == nullptr) return {};
+  return {states.states->conv[block].view(), states.states->recurrent[block].view(), states.slots};
+}
+
 void grow(AlignedBuffer& buffer, std::size_t bytes) {
   if (buffer.size() >= bytes) return;
   buffer = AlignedBuffer();  // first, so that the two need not fit side by side
@@ -120,7 +125,7 @@ std::size_t ModelRunner::activation_bytes(std::int64_t rows, std::int64_t sequen
   return counter.used();
 }
 
-void ModelRunner::plan(const ModelInput& input, bool training) {
+void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots& states) {
   require(!input.ids.empty(), "there are no tokens to run");
   require(!input.offsets.empty() && input.offsets.front() == 0 &&
               input.offsets.back() == static_cast<std::int64_t>(input.ids.size()),
@@ -132,25 +137,22 @@ void ModelRunner::plan(const ModelInput& input, bool training) {
   grow(memory_, counter.used());
   BumpAllocator memory(memory_.data());
   plan_ = std::make_unique<Plan>(model_, rows, chunks, training, recompute_, memory);
-  const std::size_t workspace =
-      model_.blocks()[0].recurrence_workspace(device_, {input.offsets}, plan_->block_at(0), plan_->scratch, training);
+  const std::size_t workspace = model_.blocks()[0].recurrence_workspace(
+      device_, {input.offsets}, plan_->block_at(0), plan_->scratch, state_of_block(states, 0), training);
   grow(recurrence_memory_, workspace);
   plan_->scratch.recurrence = {recurrence_memory_.data(), recurrence_memory_.size()};
 }
 
 void ModelRunner::run_blocks(const ModelInput& input, bool training, const StateSlots& states) {
-  plan(input, training);
+  plan(input, training, states);
   const std::span<const float> parameters = model_.parameters();
   const auto layers = model_.blocks().size();
   embedding_forward(device_, {input.ids, model_.layout().embeddings.in(parameters), plan_->stream_at(0)});
   for (std::size_t i = 0; i < layers; ++i) {
     BlockActivations& a = plan_->block_at(i);
     a.x = plan_->stream_at(i);
-    BlockState state;
-    if (states.states != nullptr) {
-      state = {states.states->conv[i].view(), states.states->recurrent[i].view(), states.slots};
-    }
-    model_.blocks()[i].forward(device_, parameters, {input.offsets}, a, plan_->scratch, plan_->stream_at(i + 1), state);
+    model_.blocks()[i].forward(device_, parameters, {input.offsets}, a, plan_->scratch, plan_->stream_at(i + 1),
+                               state_of_block(states, i));
   }
   rms_norm_forward(device_, {plan_->stream_at(layers), model_.layout().final_norm.in(parameters), plan_->normed,
                              plan_->inverse_rms, static_cast<float>(model_.config().norm_eps)});

@@ -90,7 +90,7 @@ class ModelRunner {
  private:
   struct Plan;
 
-  void plan(const ModelInput& input, bool training);
+  void plan(const ModelInput& input, bool training, const StateSlots& states);
   // From ids to the normalised output of the last block, in plan_->normed.
   void run_blocks(const ModelInput& input, bool training, const StateSlots& states);
 
