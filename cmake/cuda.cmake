@@ -1,4 +1,23 @@
-option(QDELTA_CUDA "Build the CUDA backend" OFF)
-if(QDELTA_CUDA)
-  message(FATAL_ERROR "The CUDA backend is not part of this version. Build for the CPU: cmake --preset cpu")
+# The CUDA backend, part of the engine. Code for compute capability 8.0 (and PTX for newer cards), and for Hopper.
+set(QDELTA_CUDA_ARCHITECTURES "80;90a-real" CACHE STRING "Compute capabilities to compile for")
+set(CMAKE_CUDA_ARCHITECTURES ${QDELTA_CUDA_ARCHITECTURES})
+find_program(QDELTA_NVCC nvcc HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
+if(NOT QDELTA_NVCC)
+  message(FATAL_ERROR "CUDA=1 needs NVIDIA's CUDA toolkit 13 (nvcc), which is not on this machine. For the CPU alone: cmake --preset cpu")
 endif()
+set(CMAKE_CUDA_COMPILER ${QDELTA_NVCC})
+enable_language(CUDA)
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does not know that nvcc has it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+endif()
+find_package(CUDAToolkit REQUIRED)
+
+file(GLOB QDELTA_CUDA_SOURCES CONFIGURE_DEPENDS src/kernels/cuda/*.cu src/kernels/cuda/*.cpp)
+target_sources(qdelta_engine PRIVATE ${QDELTA_CUDA_SOURCES})
+set_target_properties(qdelta_engine PROPERTIES CUDA_ARCHITECTURES "${QDELTA_CUDA_ARCHITECTURES}" CUDA_STANDARD 20)
+target_compile_definitions(qdelta_engine PUBLIC QDELTA_CUDA)
+# fmt 9 does not know nvcc's constexpr, and nvcc warns about fmt's conversions to its own types.
+target_compile_definitions(qdelta_engine PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+target_compile_options(qdelta_engine PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=554>)
+target_link_libraries(qdelta_engine PUBLIC CUDA::cudart_static CUDA::cublasLt)

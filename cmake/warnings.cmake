@@ -8,4 +8,3 @@ target_compile_options(qdelta_warnings INTERFACE
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-ffp-contract=off>)
 
 include(cmake/sanitizers.cmake)
-include(cmake/cuda.cmake)

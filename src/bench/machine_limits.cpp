@@ -70,4 +70,25 @@ double update_bandwidth(std::size_t bytes, int threads) {
   return 2.0 * static_cast<double>(bytes) / seconds;
 }
 
+double read_bandwidth(std::size_t bytes, int threads) {
+  const int team = thread_count(threads);
+  const auto count = static_cast<std::int64_t>(bytes / sizeof(std::uint64_t));
+  const AlignedBuffer buffer(bytes);
+  // Whole numbers: their sums may be taken in any order, so the compiler uses vectors.
+  const auto* words = reinterpret_cast<const std::uint64_t*>(buffer.data());
+  const std::int64_t part = round_up(ceil_div(count, team), 8);
+  std::vector<std::uint64_t> sums(static_cast<std::size_t>(team));
+  const double seconds = median_seconds([&] {
+    parallel_for_static(team, team, [&](std::int64_t index, int /*worker*/) {
+      const std::int64_t end = std::min(count, (index + 1) * part);
+      std::uint64_t sum = 0;
+      for (std::int64_t i = index * part; i < end; ++i) sum += words[i];
+      sums[static_cast<std::size_t>(index)] = sum;
+    });
+  });
+  // The sums are used, or there would be nothing to read.
+  for (const std::uint64_t sum : sums) require(sum == 0, "memory that was cleared is not zero");
+  return static_cast<double>(bytes) / seconds;
+}
+
 }  // namespace qdelta::bench

@@ -18,4 +18,7 @@ namespace qdelta::bench {
 // keeping to its own part, as a recurrent step does with its states.
 [[nodiscard]] double update_bandwidth(std::size_t bytes, int threads);
 
+// Bytes/s of reading `bytes` of memory once from end to end, every thread its own part, as decoding does with weights.
+[[nodiscard]] double read_bandwidth(std::size_t bytes, int threads);
+
 }  // namespace qdelta::bench

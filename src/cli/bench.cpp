@@ -5,8 +5,8 @@
 
 #include "bench/machine_limits.h"
 #include "bench/op_bench.h"
+#include "cli/bench_common.h"
 #include "cli/cli.h"
-#include "io/atomic_file.h"
 #include "kernels/kernels.h"
 
 namespace qdelta {
@@ -44,10 +44,7 @@ void write_json(const std::string& path, const bench::OpBenchOptions& options, c
                             {"limit", row.limit},
                             {"error", row.error}});
   }
-  const std::string text = json.dump(2) + "\n";
-  AtomicFile file(path);
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
+  write_report(path, json);
 }
 
 }  // namespace
@@ -92,11 +89,10 @@ void add_bench(CLI::App& app) {
     });
     fmt::print("\nThreads: {}. Limit of the products: {:.1f} GFLOP/s (oneDNN float32).\n", report.threads,
                report.matrix_rate / 1e9);
-    if (!flags->json.empty()) {
-      write_json(flags->json, flags->options, report);
-      fmt::print("Wrote {}\n", flags->json);
-    }
+    if (!flags->json.empty()) write_json(flags->json, flags->options, report);
   });
+  add_bench_train(*group);
+  add_bench_generate(*group);
 }
 
 }  // namespace qdelta

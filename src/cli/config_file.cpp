@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 
 #include <fstream>
+#include <set>
+#include <string>
 
 #include "core/error.h"
 
@@ -17,12 +19,14 @@ void apply_config_file(CLI::App& command, const std::string& path) {
   } catch (const CLI::Error& error) {
     fail(Status::corrupt, "{}: {}", path, error.what());
   }
+  std::set<std::string> seen;
   for (const CLI::ConfigItem& item : items) {
     if (item.name == "++" || item.name == "--") continue;  // the parser's marks of where a section begins and ends
     require(item.parents.empty(), "{}: '{}' is in a section, but settings have none", path, item.fullname());
     CLI::Option* option = command.get_option_no_throw("--" + item.name);
     require(option != nullptr, "{}: there is no setting '{}'; see qdelta {} --help", path, item.name,
             command.get_name());
+    require(seen.insert(item.name).second, "{}: '{}' is set twice", path, item.name);
     if (option->count() > 0) continue;
     try {
       option->add_result(item.inputs);

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "cli/cli.h"
+#include "cli/device_flags.h"
 #include "infer/generator.h"
 #include "infer/state_file.h"
 #include "model/checkpoint.h"
@@ -20,7 +21,7 @@ struct GenerateFlags {
   std::vector<std::string> prompts, prompt_files;
   GenerationOptions options;
   int num_samples = 1;
-  int threads = 0;
+  DeviceFlags device;
   bool stream = false;
   bool bos = true;
 };
@@ -49,7 +50,10 @@ struct Loaded {
 void add_common(CLI::App* command, GenerateFlags& flags) {
   command->add_option("--model", flags.model, "Model folder: config.json, model.safetensors, tokenizer")->required();
   command->add_option("--tokenizer", flags.tokenizer, "Another tokenizer than the model folder's");
-  command->add_option("--max-tokens", flags.options.max_tokens, "Most tokens to generate")->capture_default_str();
+  command
+      ->add_option("--max-tokens", flags.options.max_tokens,
+                   "Most tokens to generate; 0 with --save-state: only read the prompt")
+      ->capture_default_str();
   SamplingOptions& sampling = flags.options.sampling;
   command->add_option("--temperature", sampling.temperature, "0: always the most likely token")->capture_default_str();
   command->add_option("--top-k", sampling.top_k, "Only the k most likely tokens; 0: all")->capture_default_str();
@@ -60,7 +64,7 @@ void add_common(CLI::App* command, GenerateFlags& flags) {
       ->capture_default_str();
   command->add_option("--seed", sampling.seed, "The same seed gives the same text")->capture_default_str();
   command->add_option("--stop", flags.options.stop, "Text that ends a sequence; may be given several times");
-  command->add_option("--threads", flags.threads, "0: all cores")->capture_default_str();
+  flags.device.add_to(*command);
   command->add_option("--load-state", flags.load_state, "Continue from a state that --save-state left");
   command->add_option("--save-state", flags.save_state, "Keep the recurrent state in this file at the end");
 }
@@ -104,6 +108,12 @@ struct Reading {
   }
 };
 
+void keep_state(const std::string& path, const LanguageModel& model, const ModelStates& states,
+                const SavedState& info) {
+  save_state(path, model, states, 0, info);
+  fmt::print(stderr, "state after {} tokens kept in {}\n", info.tokens, path);
+}
+
 void run_generate(GenerateFlags& flags) {
   flags.options.sampling.check();
   for (const std::string& path : flags.prompt_files) flags.prompts.push_back(read_text(path));
@@ -112,12 +122,15 @@ void run_generate(GenerateFlags& flags) {
     require(continues, "nothing to continue: give --prompt, --prompt-file or --load-state");
     flags.prompts.emplace_back();
   }
+  const bool only_reads = flags.options.max_tokens == 0;
+  require(!only_reads || !flags.save_state.empty(), "max-tokens is 0: then there must be a --save-state to read for");
   require(flags.num_samples > 0, "num-samples is {}, expected at least 1", flags.num_samples);
   const Loaded loaded(flags);
   const std::size_t count = flags.prompts.size() * static_cast<std::size_t>(flags.num_samples);
   require(flags.save_state.empty() || count == 1, "--save-state keeps one state, but there are {} sequences", count);
 
-  ModelStates states(loaded.model->config(), static_cast<std::int64_t>(count));
+  const Device device = flags.device.open();
+  ModelStates states(loaded.model->config(), static_cast<std::int64_t>(count), device);
   Reading reading;
   std::vector<std::vector<std::int32_t>> prompts;
   std::vector<std::int64_t> slots;
@@ -133,7 +146,13 @@ void run_generate(GenerateFlags& flags) {
   reading.info.pending = -1;
   reading.add(prompts.front());
 
-  Generator generator(*loaded.model, *loaded.tokenizer, {flags.threads});
+  Generator generator(*loaded.model, *loaded.tokenizer, device);
+  if (only_reads) {
+    static_cast<void>(generator.read(prompts.front(), states, 0));
+    print_speed(generator.speed());
+    keep_state(flags.save_state, *loaded.model, states, reading.info);
+    return;
+  }
   const bool live = flags.stream && count == 1;
   if (live) fmt::print("{}", flags.prompts.front());
   const std::vector<Generated> results =
@@ -150,18 +169,18 @@ void run_generate(GenerateFlags& flags) {
   print_speed(generator.speed());
   if (!flags.save_state.empty()) {
     reading.add_generated(results.front());
-    save_state(flags.save_state, *loaded.model, states, 0, reading.info);
-    fmt::print(stderr, "state after {} tokens kept in {}\n", reading.info.tokens, flags.save_state);
+    keep_state(flags.save_state, *loaded.model, states, reading.info);
   }
 }
 
-void run_chat(const GenerateFlags& flags) {
+void run_chat(GenerateFlags& flags) {
   const Loaded loaded(flags);
-  ModelStates states(loaded.model->config(), 1);
+  const Device device = flags.device.open();
+  ModelStates states(loaded.model->config(), 1, device);
   Reading reading;
   const std::vector<std::int64_t> slots{0};
   if (!flags.load_state.empty()) reading.info = load_state(flags.load_state, *loaded.model, states, 0);
-  Generator generator(*loaded.model, *loaded.tokenizer, {flags.threads});
+  Generator generator(*loaded.model, *loaded.tokenizer, device);
   GenerationOptions options = flags.options;
   fmt::print(
       "Type a line and the model goes on from it; it remembers everything so far in its state.\n"
@@ -213,7 +232,7 @@ void add_generate(CLI::App& app) {
   command->footer(
       "Examples:\n"
       "  qdelta generate --model run/checkpoints/step-00001000 --prompt \"Once upon a time\" --stream\n"
-      "  qdelta generate --model M --prompt-file book.txt --save-state book.state --max-tokens 1\n"
+      "  qdelta generate --model M --prompt-file book.txt --save-state book.state --max-tokens 0\n"
       "  qdelta generate --model M --load-state book.state --prompt \" And then\"     (the book is not read again)");
   command->callback([flags] { run_generate(*flags); });
 }

@@ -1,4 +1,4 @@
-// `qdelta info`: what this build and this machine can do.
+// `qdelta info`: what this build and this machine can do; with a model, how large it is (model_info.h).
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -9,6 +9,7 @@
 
 #include "cli/build_info.h"
 #include "cli/cli.h"
+#include "cli/model_info.h"
 #include "core/cpu_info.h"
 #include "core/threads.h"
 #include "rule/rule.h"
@@ -22,14 +23,6 @@ struct Device {
   const char* note;
 };
 constexpr Device kDevices[] = {{"cpu", true, ""}, {"cuda", false, "not in this build"}};
-
-std::string size_text(std::int64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return fmt::format("{:.4g} {}", value, kUnits[unit]);
-}
 
 void line(const char* label, const std::string& text) { fmt::print("{:<16}{}\n", label, text); }
 
@@ -128,12 +121,24 @@ nlohmann::ordered_json for_machines() {
 }  // namespace
 
 void add_info(CLI::App& app) {
-  CLI::App* info = app.add_subcommand("info", "What this build and this machine can do, and the rules there are");
-  info->footer("Example:\n  qdelta info --json | jq .simd.target");
-  auto json = std::make_shared<bool>(false);
-  info->add_flag("--json", *json, "Print JSON");
-  info->callback([json] {
-    if (*json) {
+  CLI::App* info = app.add_subcommand("info", "What this build and this machine can do; with --model, a model's size");
+  info->footer(
+      "With --model: rule, widths, parameters, the state of a sequence, and the memory that training on a batch "
+      "takes.\n"
+      "Only config.json is read.\n\n"
+      "Examples:\n"
+      "  qdelta info --json | jq .simd.target\n"
+      "  qdelta info --model configs/340M.json --batch 8 --tokens 2048\n"
+      "  qdelta info --model run/checkpoints/step-00001000");
+  auto options = std::make_shared<ModelInfoOptions>();
+  info->add_flag("--json", options->json, "Print JSON");
+  CLI::Option* model = info->add_option("--model", options->model, "A model folder, or a config.json");
+  info->add_option("--batch", options->batch, "Sequences of a training batch")->needs(model)->capture_default_str();
+  info->add_option("--tokens", options->tokens, "Tokens of each")->needs(model)->capture_default_str();
+  info->callback([options, model] {
+    if (model->count() > 0) {
+      print_model_info(*options);
+    } else if (options->json) {
       // A CPU may have any bytes in its name; what is not UTF-8 is replaced rather than refused.
       const auto replace = nlohmann::ordered_json::error_handler_t::replace;
       fmt::print("{}\n", for_machines().dump(2, ' ', false, replace));

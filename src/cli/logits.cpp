@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/cli.h"
+#include "cli/device_flags.h"
 #include "io/safetensors.h"
 #include "model/checkpoint.h"
 
@@ -15,10 +16,10 @@ namespace {
 struct LogitsFlags {
   std::string model, in, out;
   bool gradients = false;
-  int threads = 0;
+  DeviceFlags device;
 };
 
-void run_logits(const LogitsFlags& flags) {
+void run_logits(LogitsFlags& flags) {
   const auto model = load_model(flags.model);
   const SafetensorsFile file = SafetensorsFile::open(flags.in);
   const ConstTensorView input = file.view("input_ids");
@@ -39,12 +40,16 @@ void run_logits(const LogitsFlags& flags) {
   std::vector<std::int64_t> offsets;
   for (std::int64_t b = 0; b <= B; ++b) offsets.push_back(b * T);
 
-  ModelRunner runner(*model, {flags.threads});
+  const Device device = flags.device.open();
+  ModelRunner runner(*model, device);
   Tensor logits(DType::f32, {B * T, model->config().vocab_size});
   runner.logits({ids, offsets}, logits.view());
   Tensor gradients(DType::f32, {model->layout().size});
   Tensor loss(DType::f32, {1});
-  loss.as<float>()[0] = static_cast<float>(runner.loss_and_gradients({ids, offsets}, targets, gradients.as<float>()));
+  DeviceTensor device_gradients(device, DType::f32, gradients.shape());
+  loss.as<float>()[0] = static_cast<float>(runner.loss_and_gradients(
+      {ids, offsets}, targets, {reinterpret_cast<float*>(device_gradients.view().data), gradients.as<float>().size()}));
+  copy_out(device, gradients.data(), device_gradients.view().data, gradients.bytes());
 
   std::vector<NamedTensor> tensors{
       {"logits", ConstTensorView(logits.data(), DType::f32, {B, T, model->config().vocab_size})},
@@ -68,7 +73,7 @@ void add_logits(CLI::App& app) {
   command->add_option("--out", flags->out, "Safetensors file to write: logits, loss, and grad.NAME of every parameter")
       ->required();
   command->add_flag("--grads", flags->gradients, "Also write the gradients of the mean next-token loss");
-  command->add_option("--threads", flags->threads, "0: all cores")->capture_default_str();
+  flags->device.add_to(*command);
   command->footer(
       "Example:  qdelta logits --model run/checkpoints/step-00001000 --in ids.safetensors --out out.safetensors "
       "--grads");

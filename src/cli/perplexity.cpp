@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "cli/cli.h"
+#include "cli/device_flags.h"
 #include "data/tokenizer.h"
 #include "model/checkpoint.h"
 #include "train/progress.h"
@@ -19,13 +20,14 @@ namespace {
 struct PerplexityFlags {
   std::string model, tokenizer, data;
   std::int64_t limit = 0;
-  int threads = 0;
+  DeviceFlags device;
 };
 
 // The text is read in pieces with the state carried over, so that every token is predicted from all that precede it.
 constexpr std::size_t kPiece = 512;
 
-void run_perplexity(const PerplexityFlags& flags) {
+void run_perplexity(PerplexityFlags& flags) {
+  require(flags.limit >= 0, "limit is {}, expected 0 (all) or more", flags.limit);
   const auto model = load_model(flags.model);
   const auto tokenizer = load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
   std::ifstream in(flags.data, std::ios::binary);
@@ -42,8 +44,9 @@ void run_perplexity(const PerplexityFlags& flags) {
             model->config().vocab_size);
   }
 
-  ModelRunner runner(*model, {flags.threads});
-  ModelStates states(model->config(), 1);
+  const Device device = flags.device.open();
+  ModelRunner runner(*model, device);
+  ModelStates states(model->config(), 1, device);
   const std::vector<std::int64_t> slots{0};
   Progress progress;
   double loss = 0;
@@ -82,7 +85,7 @@ void add_perplexity(CLI::App& app) {
   command->add_option("--data", flags->data, "Text file, read as one document with the state carried through")
       ->required();
   command->add_option("--limit", flags->limit, "Only the first so many tokens; 0: all")->capture_default_str();
-  command->add_option("--threads", flags->threads, "0: all cores")->capture_default_str();
+  flags->device.add_to(*command);
   command->callback([flags] { run_perplexity(*flags); });
 }
 

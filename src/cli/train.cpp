@@ -11,6 +11,7 @@
 #include "bench/machine_limits.h"
 #include "cli/cli.h"
 #include "cli/config_file.h"
+#include "cli/device_flags.h"
 #include "cli/model_flags.h"
 #include "cli/stop_signal.h"
 #include "data/mqar.h"
@@ -29,6 +30,7 @@ namespace fs = std::filesystem;
 
 struct TrainFlags {
   ModelFlags model;
+  DeviceFlags device;
   TrainingOptions run;
   std::string config, text, tokenizer, mqar;
   std::vector<std::string> data, validation;
@@ -77,9 +79,11 @@ Data open_mqar(const TrainFlags& flags) {
   options.tasks = flags.mqar == "paper" ? mqar_training_tasks() : std::vector<MqarTask>{};
   if (options.tasks.empty()) {
     MqarTask task;
-    char colon = 0;
+    char first = 0;
+    char second = 0;
     std::istringstream in(flags.mqar);
-    require(static_cast<bool>(in >> task.length >> colon >> task.pairs >> colon >> task.examples) && in.peek() == EOF,
+    const bool read = static_cast<bool>(in >> task.length >> first >> task.pairs >> second >> task.examples);
+    require(read && first == ':' && second == ':' && in.peek() == EOF,
             "--mqar is '{}', expected LENGTH:PAIRS:EXAMPLES such as 64:4:100000, or 'paper'", flags.mqar);
     options.tasks = {task};
   }
@@ -95,13 +99,23 @@ Data open_mqar(const TrainFlags& flags) {
   return data;
 }
 
+// Where qdelta tokenize left the tokenizer of these shards; "" where it did not.
+std::string tokenizer_beside(const std::string& shards) {
+  return fs::exists(fs::path(shards) / "qdelta_tokenizer.json") ? shards : "";
+}
+
 Data open_data(const TrainFlags& flags) {
   const int given = (flags.text.empty() ? 0 : 1) + (flags.data.empty() ? 0 : 1) + (flags.mqar.empty() ? 0 : 1);
   require(given == 1, "give exactly one of --text, --data and --mqar; see qdelta train --help");
+  require(flags.validation.empty() || !flags.data.empty(),
+          "--validation goes with --data: {} keeps a part of its own to validate on",
+          flags.text.empty() ? "--mqar" : "--text");
+  require(flags.tokenizer.empty() || flags.mqar.empty(), "--tokenizer has no meaning with --mqar");
   if (!flags.mqar.empty()) return open_mqar(flags);
 
   Data data;
-  data.tokenizer = flags.tokenizer.empty() && !flags.text.empty() ? "bytes" : flags.tokenizer;
+  data.tokenizer = flags.tokenizer;
+  if (data.tokenizer.empty()) data.tokenizer = flags.text.empty() ? tokenizer_beside(flags.data.front()) : "bytes";
   std::vector<std::string> paths = flags.data;
   std::vector<std::string> held_out = flags.validation;
   const auto tokenizer = data.tokenizer.empty() ? nullptr : load_tokenizer(data.tokenizer);
@@ -109,7 +123,8 @@ Data open_data(const TrainFlags& flags) {
     const fs::path train = fs::path(flags.run.out) / "data" / "train";
     const fs::path validation = fs::path(flags.run.out) / "data" / "validation";
     // A run that is resumed has them already, and must see the same ones.
-    if (!flags.run.resume || !fs::exists(train / kShardIndexName)) shard_text(flags, *tokenizer, train, validation);
+    const bool there = fs::exists(train / kShardIndexName) && fs::exists(validation / kShardIndexName);
+    if (!flags.run.resume || !there) shard_text(flags, *tokenizer, train, validation);
     paths = {train.string()};
     held_out = {validation.string()};
   }
@@ -132,14 +147,28 @@ Data open_data(const TrainFlags& flags) {
 // Everything that shapes the numbers, so that a resumed run can tell whether it is still the same run.
 std::string recipe_of(const TrainFlags& flags, const BatchSource& source) {
   return fmt::format(
-      "{}; {} batches a step, {} steps, rate {} after {} steps of warm-up down to {} of it, seed {}, "
+      "{}; {} batches of {} rows a step, {} steps, rate {} after {} steps of warm-up down to {} of it, seed {}, "
       "AdamW {} {} {}, decay {}, clip {}",
-      source.describe(), flags.run.accumulate, flags.steps, flags.lr, flags.warmup, flags.min_lr_ratio, flags.seed,
-      flags.run.optimizer.beta1, flags.run.optimizer.beta2, flags.run.optimizer.epsilon,
+      source.describe(), flags.run.accumulate, flags.rows, flags.steps, flags.lr, flags.warmup, flags.min_lr_ratio,
+      flags.seed, flags.run.optimizer.beta1, flags.run.optimizer.beta2, flags.run.optimizer.epsilon,
       flags.run.optimizer.weight_decay, flags.run.optimizer.clip);
 }
 
+// FLOP below which a run is over sooner than the machine's limit could be measured.
+constexpr double kShortRun = 1e12;
+
+double machine_limit(const TrainFlags& flags, const ParameterLayout& layout) {
+  double tokens = 1;
+  for (const std::int64_t factor : {flags.steps, flags.run.accumulate, flags.rows, flags.seq_len}) {
+    tokens *= static_cast<double>(factor);
+  }
+  const bool measured = flags.run.device.gpu == nullptr && tokens * training_flop_per_token(layout) >= kShortRun;
+  return measured ? bench::matrix_rate(flags.run.device.threads) : 0;
+}
+
 void draw_loss(const std::string& run) {
+  const std::vector<RunRecord> log = read_run_log((fs::path(run) / kRunLogName).string());
+  if (log.empty()) return;  // stopped before the first step
   plot::Figure figure;
   plot::Panel& panel = figure.panels.emplace_back();
   panel.title = fs::path(run).filename().string();
@@ -147,7 +176,7 @@ void draw_loss(const std::string& run) {
   panel.y.label = "loss";
   plot::Series train{.label = "training"};
   plot::Series held_out{.label = "validation"};
-  for (const RunRecord& record : read_run_log((fs::path(run) / kRunLogName).string())) {
+  for (const RunRecord& record : log) {
     train.x.push_back(static_cast<double>(record.tokens));
     train.y.push_back(record.loss);
     if (!record.validation_loss) continue;
@@ -164,8 +193,16 @@ void run_train(TrainFlags& flags) {
   require(!flags.run.out.empty(), "--out is missing: the folder for the run");
   flags.run.schedule = {flags.lr, flags.warmup, flags.steps, flags.min_lr_ratio};
   flags.run.schedule.check();
+  // Before anything is written there: the data of a run must stay what it was trained on.
+  if (const auto checkpoint = newest_checkpoint(flags.run.out); checkpoint && !flags.run.resume) {
+    fail(Status::invalid_argument, "{} already holds a run ({}); pass --resume to go on with it, or another --out",
+         flags.run.out, fs::path(*checkpoint).filename().string());
+  }
+  flags.run.device = flags.device.open();
   const StopSignal stop;
   Data data = open_data(flags);
+  require(!data.validation.empty() || (flags.run.patience <= 0 && flags.run.target_accuracy <= 0),
+          "--patience and --target-accuracy need something to validate on: give --validation");
   const ModelConfig config = flags.model.config(data.source->vocab_size());
   require(config.vocab_size >= data.source->vocab_size(), "the model knows {} tokens, but the data has {}",
           config.vocab_size, data.source->vocab_size());
@@ -174,25 +211,28 @@ void run_train(TrainFlags& flags) {
   flags.run.recipe = recipe_of(flags, *data.source);
   flags.run.tokenizer = data.tokenizer;
   flags.run.name = fs::path(flags.run.out).filename().string();
-  flags.run.machine_limit = bench::matrix_rate(flags.run.device.threads);
+  flags.run.machine_limit = machine_limit(flags, model.layout());
 
   fmt::print("{} parameters, {} ({}), {:.1f} MB of activations\n{}\n", model.layout().parameters(),
              traits_of(config.rule).title, traits_of(config.rule).name,
-             static_cast<double>(ModelRunner(model, flags.run.device, flags.run.recompute)
-                                     .activation_bytes(flags.rows * flags.seq_len, flags.rows, true)) /
+             static_cast<double>(ModelRunner::training_bytes(model.layout(), flags.run.device, flags.rows,
+                                                             flags.seq_len, flags.run.recompute)) /
                  1e6,
              data.source->describe());
+  std::fflush(stdout);  // progress does not go through its buffer
   Progress progress;
   const TrainingOutcome outcome =
       run_training(model, *data.source, data.validation, flags.run, stop.raised(), progress);
   draw_loss(flags.run.out);
   if (outcome.end == TrainingOutcome::End::interrupted) {
-    fmt::print("Stopped after step {} of {}; the checkpoint is {}.\nTo go on, give the same command with --resume.\n",
-               outcome.state.step, flags.steps, outcome.checkpoint);
+    fmt::print("Stopped after step {} of {}; {}.\nTo go on, give the same command with --resume.\n", outcome.state.step,
+               flags.steps,
+               outcome.checkpoint.empty() ? "there is no checkpoint yet" : "the checkpoint is " + outcome.checkpoint);
     throw CLI::RuntimeError(130);  // as a shell reports Ctrl-C
   }
-  fmt::print("{} at step {}: loss {:.4f}", outcome.end == TrainingOutcome::End::early ? "Stopped early" : "Finished",
-             outcome.state.step, outcome.loss);
+  fmt::print("{} at step {}", outcome.end == TrainingOutcome::End::early ? "Stopped early" : "Finished",
+             outcome.state.step);
+  if (outcome.loss) fmt::print(": loss {:.4f}", *outcome.loss);
   if (outcome.validation.counted > 0) {
     fmt::print(", validation loss {:.4f}, accuracy {:.3f}", outcome.validation.loss, outcome.validation.accuracy);
   }
@@ -214,7 +254,7 @@ void add_train(CLI::App& app) {
   add("Run", "--config", flags->config, "TOML file of settings, each named like a flag; flags win over it");
   add("Run", "--out", run.out, "Folder for checkpoints, log, TensorBoard events and the picture of the loss");
   command->add_flag("--resume", run.resume, "Go on with the run in --out")->group("Run");
-  add("Run", "--threads", run.device.threads, "0: all cores; the result does not depend on it")->capture_default_str();
+  flags->device.add_to(*command, "Run");
   add("Run", "--seed", flags->seed, "Of initial weights and order of data")->capture_default_str();
 
   add("Data", "--text", flags->text, "A text file to train on; its last twentieth is kept for validation");

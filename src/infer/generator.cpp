@@ -32,11 +32,9 @@ class Sequence {
     result_.tokens.push_back(token);
     if (eos_ && token == *eos_) return finish(Generated::End::eos, stream_.finish());
     held_ += stream_.push(token);
-    for (const std::string& stop : options_.stop) {
-      if (const auto at = held_.find(stop); !stop.empty() && at != std::string::npos) {
-        held_.resize(at);
-        return finish(Generated::End::stop, "");
-      }
+    if (const std::size_t at = first_stop(); at != std::string::npos) {
+      held_.resize(at);
+      return finish(Generated::End::stop, "");
     }
     if (static_cast<std::int64_t>(result_.tokens.size()) >= options_.max_tokens) {
       return finish(Generated::End::length, stream_.finish());
@@ -48,6 +46,14 @@ class Sequence {
   Generated take() { return std::move(result_); }
 
  private:
+  // Where the first of the stop strings begins in the held text; npos where there is none.
+  [[nodiscard]] std::size_t first_stop() const {
+    std::size_t first = std::string::npos;
+    for (const std::string& stop : options_.stop) {
+      if (!stop.empty()) first = std::min(first, held_.find(stop));
+    }
+    return first;
+  }
   // Length of the longest end of the held text that is the beginning of a stop string.
   [[nodiscard]] std::size_t longest_open_stop() const {
     std::size_t longest = 0;

@@ -49,9 +49,13 @@ std::int32_t Sampler::next(std::span<const float> logits, std::span<const std::i
   }
   weights_.clear();
   double total = 0;
+  const float top = candidates_.front().logit;
   for (const Candidate& candidate : candidates_) {
-    const double weight = std::exp(static_cast<double>(candidate.logit - candidates_.front().logit) /
-                                   static_cast<double>(options_.temperature));
+    // Where the top is infinite the difference is no number.
+    const double weight =
+        candidate.logit == top
+            ? 1.0
+            : std::exp(static_cast<double>(candidate.logit - top) / static_cast<double>(options_.temperature));
     if (weight < static_cast<double>(options_.min_p)) break;
     weights_.push_back(weight);
     total += weight;

@@ -17,7 +17,7 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   return hash ^ (hash >> 29U);
 }
 
-// One slot of a pool as a tensor of its own.
+// One slot of a pool: where it is, and its shape as a tensor of its own.
 template <class Pool>
 auto slot_view(Pool& pool, std::int64_t slot) {
   auto view = pool.view();
@@ -26,26 +26,33 @@ auto slot_view(Pool& pool, std::int64_t slot) {
   return view;
 }
 
+Tensor fetched_slot(const ModelStates& states, const DeviceTensor& pool, std::int64_t slot) {
+  const ConstTensorView from = slot_view(pool, slot);
+  Tensor host(DType::f32, from.shape);
+  copy_out(states.device, host.data(), from.data, host.bytes());
+  return host;
+}
+
 std::uint64_t number(const SafetensorsFile& file, const char* key) {
   const auto found = file.metadata().find(key);
   std::uint64_t value = 0;
   if (found != file.metadata().end()) {
     const char* end = found->second.data() + found->second.size();
-    if (std::from_chars(found->second.data(), end, value).ptr == end && !found->second.empty()) return value;
+    const auto read = std::from_chars(found->second.data(), end, value);
+    if (read.ptr == end && read.ec == std::errc()) return value;
   }
   fail(Status::corrupt, "{} is no saved state: its '{}' is missing or no number", file.path(), key);
 }
 
-void read_slot(const SafetensorsFile& file, const std::string& name, Tensor& pool, std::int64_t slot) {
+void read_slot(const SafetensorsFile& file, const std::string& name, const ModelStates& states, DeviceTensor& pool,
+               std::int64_t slot) {
   const TensorView to = slot_view(pool, slot);
   const ConstTensorView from = file.view(name);
   if (from.dtype != DType::f32 || !(from.shape == to.shape)) {
     fail(Status::corrupt, "{}: '{}' is {} {}, expected F32 {}", file.path(), name, name_of(from.dtype),
          from.shape.text(), to.shape.text());
   }
-  if (to.shape.elements() > 0) {
-    std::memcpy(to.data, from.data, static_cast<std::size_t>(to.shape.elements()) * sizeof(float));
-  }
+  copy_in(states.device, to.data, from.data, static_cast<std::size_t>(to.shape.elements()) * sizeof(float));
 }
 
 }  // namespace
@@ -69,10 +76,14 @@ std::uint64_t hash_tokens(std::uint64_t hash, std::span<const std::int32_t> toke
 
 void save_state(const std::string& path, const LanguageModel& model, const ModelStates& states, std::int64_t slot,
                 const SavedState& info) {
-  std::vector<NamedTensor> tensors;
+  std::vector<Tensor> host;
   for (std::size_t i = 0; i < states.conv.size(); ++i) {
-    tensors.push_back({fmt::format("conv.{}", i), slot_view(states.conv[i], slot)});
-    tensors.push_back({fmt::format("recurrent.{}", i), slot_view(states.recurrent[i], slot)});
+    host.push_back(fetched_slot(states, states.conv[i], slot));
+    host.push_back(fetched_slot(states, states.recurrent[i], slot));
+  }
+  std::vector<NamedTensor> tensors;
+  for (std::size_t i = 0; i < host.size(); ++i) {
+    tensors.push_back({fmt::format("{}.{}", i % 2 == 0 ? "conv" : "recurrent", i / 2), host[i].view()});
   }
   write_safetensors(path, tensors,
                     {{"format", "qdelta state"},
@@ -96,8 +107,8 @@ SavedState load_state(const std::string& path, const LanguageModel& model, Model
   }
   info.pending = static_cast<std::int32_t>(pending) - 1;
   for (std::size_t i = 0; i < states.conv.size(); ++i) {
-    read_slot(file, fmt::format("conv.{}", i), states.conv[i], slot);
-    read_slot(file, fmt::format("recurrent.{}", i), states.recurrent[i], slot);
+    read_slot(file, fmt::format("conv.{}", i), states, states.conv[i], slot);
+    read_slot(file, fmt::format("recurrent.{}", i), states, states.recurrent[i], slot);
   }
   return info;
 }

@@ -12,6 +12,7 @@
 
 #include "core/memory.h"
 #include "core/tensor.h"
+#include "kernels/device.h"
 #include "rule/rule.h"
 
 namespace qdelta {
@@ -90,8 +91,15 @@ struct RecurrenceStep {
   int threads = 0;
 };
 
-// Check every argument and run on the CPU. The scratch space must have at least the bytes that
-// recurrence_workspace says, and start at a multiple of kAlignment.
+// Check every argument and run, on the CPU unless a device is given. The scratch space must have at least the bytes
+// that recurrence_workspace says, and start at a multiple of kAlignment (on a GPU: of 256).
+void recurrence_forward(const Device& device, const RecurrenceForward& args, std::span<std::byte> workspace);
+void recurrence_backward(const Device& device, const RecurrenceBackward& args, std::span<std::byte> workspace);
+void recurrence_step(const Device& device, const RecurrenceStep& args, std::span<std::byte> workspace);
+[[nodiscard]] std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& args);
+[[nodiscard]] std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward& args);
+[[nodiscard]] std::size_t recurrence_workspace(const Device& device, const RecurrenceStep& args);
+
 void recurrence_forward(const RecurrenceForward& args, std::span<std::byte> workspace);
 void recurrence_backward(const RecurrenceBackward& args, std::span<std::byte> workspace);
 void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace);

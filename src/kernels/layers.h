@@ -1,7 +1,8 @@
 // The contracts of everything a language model needs around the recurrence. As in kernels.h: one arguments struct per
 // op, forward and backward side by side. Gradients of parameters are added to (+=), activations and their gradients are
-// written (=) unless a field says otherwise. Matrices are [rows, columns] views of float32 whose columns are contiguous
-// and whose rows may be apart, so that a slice of a wider matrix can be passed as it is.
+// written (=) unless a field says otherwise. Matrices are [rows, columns] views whose columns are contiguous and whose
+// rows may be apart, so that a slice of a wider matrix can be passed as it is. All are float32 on the CPU; which may be
+// bfloat16 on a GPU, and that spans are device memory there, says kernels/cuda/layers.h.
 //
 // Results do not depend on the number of threads: sums over rows are taken in an order that is fixed by the shapes.
 //
@@ -11,14 +12,11 @@
 #include <cstdint>
 #include <span>
 
+#include "core/dtype.h"
 #include "core/tensor.h"
+#include "kernels/device.h"
 
 namespace qdelta {
-
-// What a kernel runs on: for now the number of threads; 0 stands for all.
-struct Device {
-  int threads = 0;
-};
 
 // y = x w^T, or y += x w^T --------------------------------------------------------------------------------------------
 struct LinearForward {
@@ -166,18 +164,20 @@ struct AdamW {
   std::span<const float> gradients;
   float learning_rate = 1e-3F, beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-15F, weight_decay = 0.1F;
   float gradient_scale = 1.0F;
-  std::int64_t step = 1;  // t, from 1
+  std::int64_t step = 1;        // t, from 1
+  std::span<BFloat16> rounded;  // on a GPU: receives the new parameters in bfloat16 as well; optional
 };
 void adamw(const Device& device, const AdamW& args);
 
-// to = from, row by row.
+// to = from, row by row. With a row stride of 0 in `from` all rows are the same one.
 struct CopyRows {
   ConstTensorView from;  // [N, I]
   TensorView to;
 };
 void copy_rows(const Device& device, const CopyRows& args);
 
-// Sum of squares, in double; the same for any number of threads.
+// Sums in double, of the squares or of the values themselves; the same for any number of threads.
 [[nodiscard]] double sum_of_squares(const Device& device, std::span<const float> values);
+[[nodiscard]] double sum_of_values(const Device& device, std::span<const float> values);
 
 }  // namespace qdelta

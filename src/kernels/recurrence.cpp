@@ -6,6 +6,10 @@
 #include "kernels/kernels.h"
 #include "kernels/recurrence_check.h"
 #include "kernels/recurrence_reference.h"
+#ifdef QDELTA_CUDA
+#include "kernels/cuda/layers.h"
+#include "kernels/cuda/recurrence_chunk.h"
+#endif
 
 namespace qdelta {
 namespace {
@@ -73,6 +77,60 @@ void recurrence_backward(const RecurrenceBackward& args, std::span<std::byte> wo
 void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace) {
   check_space(workspace, recurrence_workspace(args));
   cpu::recurrence_step(args, workspace);
+}
+
+void recurrence_forward(const Device& device, const RecurrenceForward& args, std::span<std::byte> workspace) {
+#ifdef QDELTA_CUDA
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_forward(*device.gpu, args, workspace);
+#else
+  (void)device;
+#endif
+  recurrence_forward(args, workspace);
+}
+
+void recurrence_backward(const Device& device, const RecurrenceBackward& args, std::span<std::byte> workspace) {
+#ifdef QDELTA_CUDA
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_backward(*device.gpu, args, workspace);
+#else
+  (void)device;
+#endif
+  recurrence_backward(args, workspace);
+}
+
+void recurrence_step(const Device& device, const RecurrenceStep& args, std::span<std::byte> workspace) {
+#ifdef QDELTA_CUDA
+  if (device.gpu != nullptr) return cuda::recurrence_step(*device.gpu, args);
+#else
+  (void)device;
+#endif
+  recurrence_step(args, workspace);
+}
+
+std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& args) {
+#ifdef QDELTA_CUDA
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(*device.gpu, args);
+#else
+  (void)device;
+#endif
+  return recurrence_workspace(args);
+}
+
+std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward& args) {
+#ifdef QDELTA_CUDA
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(*device.gpu, args);
+#else
+  (void)device;
+#endif
+  return recurrence_workspace(args);
+}
+
+std::size_t recurrence_workspace(const Device& device, const RecurrenceStep& args) {
+#ifdef QDELTA_CUDA
+  if (device.gpu != nullptr) return 0;
+#else
+  (void)device;
+#endif
+  return recurrence_workspace(args);
 }
 
 }  // namespace qdelta

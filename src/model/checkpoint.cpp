@@ -58,7 +58,7 @@ void copy_values(const ConstTensorView& from, std::span<float> to) {
                      reinterpret_cast<const std::uint16_t*>(from.data) + count, to.begin(), float_from_half);
       return;
     default:
-      fail(Status::unsupported, "a tensor of type {} cannot be a parameter", name_of(from.dtype));
+      fail(Status::internal, "a tensor of type {} cannot be a parameter", name_of(from.dtype));
   }
 }
 
@@ -80,18 +80,20 @@ void write_text(const fs::path& path, const std::string& text) {
 
 std::unique_ptr<LanguageModel> load_model(const std::string& folder) {
   if (!fs::is_directory(folder)) fail(Status::io, "{} is not a folder; a model is a folder with config.json", folder);
-  auto model = std::make_unique<LanguageModel>(load_config(folder));
+  // The layout is compared before there is memory for a model: a wrong config.json may ask for any amount of it.
+  const ParameterLayout layout(load_config(folder));
   const std::vector<SafetensorsFile> files = open_weights(folder);
   std::map<std::string, ConstTensorView> found;
   for (const SafetensorsFile& file : files) {
     for (const std::string& name : file.names()) found[name] = file.view(name);
   }
   // A tied head may be in the file all the same; it is the embedding.
-  if (model->config().tie_word_embeddings) found.erase("lm_head.weight");
+  if (layout.config.tie_word_embeddings) found.erase("lm_head.weight");
 
   std::vector<std::string> missing;
   std::vector<std::string> misshapen;
-  for (const NamedSlot& tensor : model->layout().tensors) {
+  std::vector<std::pair<Slot, ConstTensorView>> parameters;
+  for (const NamedSlot& tensor : layout.tensors) {
     const auto at = found.find(tensor.name);
     if (at == found.end()) {
       missing.push_back(tensor.name + " " + tensor.slot.shape.text());
@@ -99,8 +101,12 @@ std::unique_ptr<LanguageModel> load_model(const std::string& folder) {
       misshapen.push_back(
           fmt::format("{}: {} instead of {}", tensor.name, at->second.shape.text(), tensor.slot.shape.text()));
     } else {
-      copy_values(at->second, model->parameters().subspan(static_cast<std::size_t>(tensor.slot.offset),
-                                                          static_cast<std::size_t>(tensor.slot.shape.elements())));
+      const DType dtype = at->second.dtype;
+      if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) {
+        fail(Status::unsupported, "{}: {} is {}; parameters may be F32, BF16 or F16", folder, tensor.name,
+             name_of(dtype));
+      }
+      parameters.emplace_back(tensor.slot, at->second);
     }
     if (at != found.end()) found.erase(at);
   }
@@ -111,6 +117,12 @@ std::unique_ptr<LanguageModel> load_model(const std::string& folder) {
   if (!misshapen.empty()) trouble += "\nof another shape:" + list(misshapen);
   if (!unknown.empty()) trouble += "\nunknown:" + list(unknown);
   if (!trouble.empty()) fail(Status::corrupt, "the tensors in {} do not fit its config.json{}", folder, trouble);
+
+  auto model = std::make_unique<LanguageModel>(layout.config);
+  for (const auto& [slot, view] : parameters) {
+    copy_values(view, model->parameters().subspan(static_cast<std::size_t>(slot.offset),
+                                                  static_cast<std::size_t>(slot.shape.elements())));
+  }
   return model;
 }
 

@@ -72,16 +72,22 @@ bool ModelConfig::learns_beta() const { return traits_of(rule).reads_beta && rul
 bool ModelConfig::learns_lambda() const { return traits_of(rule).reads_lambda && !fixed_lambda; }
 
 void ModelConfig::check() const {
-  const auto positive = [](const char* key, std::int64_t value) {
-    require(value > 0 && value <= (std::int64_t{1} << 24), "config: {} is {}, which makes no sense", key, value);
+  const auto positive = [](const char* key, std::int64_t value, std::int64_t most = std::int64_t{1} << 24) {
+    require(value > 0 && value <= most, "config: {} is {}, which makes no sense", key, value);
+  };
+  const auto zero_or_more = [&](const char* key, std::int64_t value) {
+    if (value != 0) positive(key, value);
   };
   positive("vocab_size", vocab_size);
   positive("hidden_size", hidden_size);
-  positive("num_hidden_layers", num_hidden_layers);
+  positive("num_hidden_layers", num_hidden_layers, std::int64_t{1} << 14);
   positive("num_heads", num_heads);
+  zero_or_more("num_v_heads", num_v_heads);
   positive("head_dim", head_dim);
   positive("conv_size", conv_size);
-  require(expand_v > 0 && std::isfinite(expand_v), "config: expand_v is {}", expand_v);
+  zero_or_more("intermediate_size", intermediate_size);
+  require(expand_v > 0 && expand_v <= 1024, "config: expand_v is {}, which makes no sense", expand_v);
+  require(hidden_ratio > 0 && hidden_ratio <= 1024, "config: hidden_ratio is {}, which makes no sense", hidden_ratio);
   require(
       std::abs(static_cast<double>(head_dim) * expand_v - static_cast<double>(value_dim())) < 1e-9 && value_dim() > 0,
       "config: head_dim {} times expand_v {} is no whole number", head_dim, expand_v);
@@ -92,7 +98,19 @@ void ModelConfig::check() const {
   require(norm_eps > 0 && std::isfinite(norm_eps), "config: norm_eps is {}", norm_eps);
   require(std::isfinite(lamb_bias.value_or(0)) && std::isfinite(fixed_lambda.value_or(0)),
           "config: lambda is not finite");
+  require(std::isfinite(initializer_range) && initializer_range >= 0, "config: initializer_range is {}",
+          initializer_range);
   require(rule != Rule::mamba2 || use_decay, "config: mamba2 needs its decay");
+
+  // Each size may make sense where all of them together do not. In floating point: the product may have any size.
+  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+  const double columns = 2 * number(num_heads) * number(head_dim) + 3 * number(value_heads()) * number(value_dim());
+  const double block = columns * number(hidden_size + conv_size) + 3 * number(mlp_width()) * number(hidden_size);
+  const double total = 2 * number(vocab_size) * number(hidden_size) + number(num_hidden_layers) * block;
+  require(total < 0x1p42,
+          "config: vocab_size {}, hidden_size {}, num_hidden_layers {}, num_heads {}, head_dim {} and the others make "
+          "a model of {:.1e} parameters, which makes no sense",
+          vocab_size, hidden_size, num_hidden_layers, num_heads, head_dim, total);
 }
 
 ModelConfig config_from_json(const Json& json) {

@@ -9,60 +9,105 @@ LanguageModel::LanguageModel(const ModelConfig& config)
   for (const BlockLayout& block : layout_.blocks) blocks_.emplace_back(layout_.config, block);
 }
 
-ModelStates::ModelStates(const ModelConfig& c, std::int64_t count) {
+DeviceWeights::DeviceWeights(const LanguageModel& model, const Device& device) : model_(model), device_(device) {
+  if (device.gpu == nullptr) {
+    require(device.activations == DType::f32, "activations on the CPU are float32");
+    return;
+  }
+  const auto size = static_cast<std::size_t>(model.layout().size);
+  values_ = DeviceBuffer(device, size * sizeof(float));
+  if (device.activations == DType::bf16) rounded_ = DeviceBuffer(device, size * sizeof(BFloat16));
+  upload();
+}
+
+Weights DeviceWeights::get() const {
+  if (device_.gpu == nullptr) return {model_.parameters(), nullptr};
+  return {{reinterpret_cast<const float*>(values_.data()), model_.parameters().size()},
+          reinterpret_cast<const BFloat16*>(rounded_.data())};
+}
+
+std::span<float> DeviceWeights::values() {
+  return {reinterpret_cast<float*>(values_.data()), values_.size() / sizeof(float)};
+}
+
+std::span<BFloat16> DeviceWeights::rounded() {
+  return {reinterpret_cast<BFloat16*>(rounded_.data()), rounded_.size() / sizeof(BFloat16)};
+}
+
+void DeviceWeights::upload() {
+  if (device_.gpu == nullptr) return;
+  const std::span<const float> host = model_.parameters();
+  copy_in(device_, values_.data(), host.data(), host.size_bytes());
+  if (rounded_.size() > 0) {
+    const std::vector<BFloat16> narrow(host.begin(), host.end());
+    copy_in(device_, rounded_.data(), narrow.data(), narrow.size() * sizeof(BFloat16));
+  }
+}
+
+void DeviceWeights::download(LanguageModel& model) const {
+  if (device_.gpu == nullptr) return;
+  copy_out(device_, model.parameters().data(), values_.data(), values_.size());
+}
+
+ModelStates::ModelStates(const ModelConfig& c, std::int64_t count, const Device& where) : device(where) {
   const std::int64_t channels = 2 * c.key_width() + c.value_width();
   const std::int64_t width = c.use_short_conv ? c.conv_size : 1;
   for (std::int64_t i = 0; i < c.num_hidden_layers; ++i) {
-    conv.emplace_back(DType::f32, Shape{count, width - 1, channels});
-    recurrent.emplace_back(DType::f32, Shape{count, c.value_heads(), c.head_dim, c.value_dim()});
+    conv.emplace_back(device, DType::f32, Shape{count, width - 1, channels});
+    recurrent.emplace_back(device, DType::f32, Shape{count, c.value_heads(), c.head_dim, c.value_dim()});
   }
 }
 
 std::size_t ModelStates::bytes() const {
   std::size_t sum = 0;
-  for (const Tensor& tensor : conv) sum += tensor.bytes();
-  for (const Tensor& tensor : recurrent) sum += tensor.bytes();
+  for (const DeviceTensor& tensor : conv) sum += tensor.bytes();
+  for (const DeviceTensor& tensor : recurrent) sum += tensor.bytes();
   return sum;
 }
 
 namespace {
 
 // The bytes of one slot of a pool.
-std::span<std::byte> slot_of(Tensor& pool, std::int64_t slot) {
+std::span<std::byte> slot_of(DeviceTensor& pool, std::int64_t slot) {
   const auto size = pool.bytes() / static_cast<std::size_t>(std::max<std::int64_t>(pool.shape()[0], 1));
-  return {pool.data() + static_cast<std::size_t>(slot) * size, size};
+  return {pool.view().data + static_cast<std::size_t>(slot) * size, size};
 }
-std::span<const std::byte> slot_of(const Tensor& pool, std::int64_t slot) {
-  const std::span<std::byte> bytes = slot_of(const_cast<Tensor&>(pool), slot);
-  return {bytes.data(), bytes.size()};
+std::span<const std::byte> slot_of(const DeviceTensor& pool, std::int64_t slot) {
+  return slot_of(const_cast<DeviceTensor&>(pool), slot);
 }
 
 }  // namespace
 
 void ModelStates::clear(std::int64_t slot) {
-  for (Tensor& pool : conv) std::ranges::fill(slot_of(pool, slot), std::byte{});
-  for (Tensor& pool : recurrent) std::ranges::fill(slot_of(pool, slot), std::byte{});
+  for (std::vector<DeviceTensor>* pools : {&conv, &recurrent}) {
+    for (DeviceTensor& pool : *pools) {
+      const std::span<std::byte> bytes = slot_of(pool, slot);
+      qdelta::clear(device, bytes.data(), bytes.size());
+    }
+  }
 }
 
 void ModelStates::copy(const ModelStates& from, std::int64_t slot, std::int64_t to) {
   for (std::size_t i = 0; i < conv.size(); ++i) {
-    std::ranges::copy(slot_of(from.conv[i], slot), slot_of(conv[i], to).begin());
-    std::ranges::copy(slot_of(from.recurrent[i], slot), slot_of(recurrent[i], to).begin());
+    const std::span<std::byte> conv_to = slot_of(conv[i], to);
+    const std::span<std::byte> recurrent_to = slot_of(recurrent[i], to);
+    copy_within(device, conv_to.data(), slot_of(from.conv[i], slot).data(), conv_to.size());
+    copy_within(device, recurrent_to.data(), slot_of(from.recurrent[i], slot).data(), recurrent_to.size());
   }
 }
 
 namespace {
 
 // Rows of logits that are in memory at a time.
-constexpr std::int64_t kHeadRows = 256;
+std::int64_t head_rows(const Device& device) { return device.gpu == nullptr ? 256 : 8192; }
 
-TensorView take(BumpAllocator& memory, const Shape& shape) {
-  return {reinterpret_cast<std::byte*>(memory.take<float>(shape.elements())), DType::f32, shape};
+TensorView take(BumpAllocator& memory, const Shape& shape, DType dtype = DType::f32) {
+  return {memory.take<std::byte>(shape.elements() * static_cast<std::int64_t>(size_of(dtype))), dtype, shape};
 }
 
 TensorView rows_of(const TensorView& matrix, std::int64_t begin, std::int64_t count) {
   TensorView view = matrix;
-  view.data += begin * matrix.step(0) * static_cast<std::int64_t>(sizeof(float));
+  view.data += begin * matrix.step(0) * static_cast<std::int64_t>(size_of(matrix.dtype));
   view.shape = {count, matrix.extent(1)};
   return view;
 }
@@ -73,121 +118,158 @@ std::int64_t chunk_count(std::span<const std::int64_t> offsets) {
   return sum;
 }
 
-BlockState state_of_block(const StateSlots& states, std::size_t block) {
-  if (states.states == nullptr) return {};
-  return {states.states->conv[block].view(), states.states->recurrent[block].view(), states.slots};
-}
-
-void grow(AlignedBuffer& buffer, std::size_t bytes) {
-  if (buffer.size() >= bytes) return;
-  buffer = AlignedBuffer();  // first, so that the two need not fit side by side
-  buffer = AlignedBuffer(bytes, AlignedBuffer::Fill::none);
-}
-
 }  // namespace
 
 // Views into the runner's memory for one shape. In training every block has activations of its own, or with
 // recomputation only the residual stream on entry to it; otherwise all blocks share.
 struct ModelRunner::Plan {
-  std::int64_t rows;
+  std::int64_t rows, chunks;
+  bool training;
   std::vector<TensorView> stream;  // the residual stream on entry to each block, and after the last
   std::vector<BlockActivations> blocks;
   BlockScratch scratch;
-  TensorView inverse_rms, normed, d_stream, head;
+  TensorView inverse_rms, normed, d_stream, last, head, losses, best;
+  std::int64_t head_rows;
 
-  Plan(const LanguageModel& model, std::int64_t row_count, std::int64_t chunks, bool training, bool recompute,
-       BumpAllocator& memory)
-      : rows(row_count), scratch(model.config(), model.layout().blocks[0], rows, training, memory) {
-    const ModelConfig& c = model.config();
+  Plan(const ParameterLayout& layout, const Device& device, std::int64_t row_count, std::int64_t chunk_count,
+       bool is_training, bool recompute, BumpAllocator& memory)
+      : rows(row_count),
+        chunks(chunk_count),
+        training(is_training),
+        scratch(layout.config, layout.blocks[0], device.activations, rows, training, memory),
+        head_rows(std::min(rows, qdelta::head_rows(device))) {
+    const ModelConfig& c = layout.config;
     const auto layers = static_cast<std::size_t>(c.num_hidden_layers);
     const bool keeps = training && !recompute;
     for (std::size_t i = 0; i < (training ? layers + 1 : 2); ++i) stream.push_back(take(memory, {rows, c.hidden_size}));
     for (std::size_t i = 0; i < (keeps ? layers : 1); ++i) {
-      blocks.emplace_back(c, model.layout().blocks[i], rows, training ? chunks : 0, memory);
+      blocks.emplace_back(c, layout.blocks[i], device.activations, rows, training ? chunks : 0, memory);
     }
     inverse_rms = take(memory, {rows});
-    normed = take(memory, {rows, c.hidden_size});
-    d_stream = take(memory, {rows, c.hidden_size});
-    head = take(memory, {std::min(rows, kHeadRows), c.vocab_size});
+    normed = take(memory, {rows, c.hidden_size}, device.activations);
+    if (training) d_stream = take(memory, {rows, c.hidden_size});
+    // The last rows of sequences, and their logits, are only wanted where nothing is trained.
+    if (!training) last = take(memory, {rows, c.hidden_size}, device.activations);
+    head = take(memory, {head_rows, c.vocab_size}, training ? device.activations : DType::f32);
+    losses = take(memory, {rows});
+    best = take(memory, {rows}, DType::i32);
   }
   TensorView& stream_at(std::size_t layer) { return stream[stream.size() == 2 ? layer % 2 : layer]; }
   BlockActivations& block_at(std::size_t layer) { return blocks[blocks.size() == 1 ? 0 : layer]; }
+  [[nodiscard]] std::span<float> losses_of(std::int64_t begin, std::int64_t count) const {
+    return {reinterpret_cast<float*>(losses.data) + begin, static_cast<std::size_t>(count)};
+  }
+  [[nodiscard]] std::span<std::int32_t> best_of(std::int64_t begin, std::int64_t count) const {
+    return {reinterpret_cast<std::int32_t*>(best.data) + begin, static_cast<std::size_t>(count)};
+  }
 };
 
 ModelRunner::ModelRunner(const LanguageModel& model, const Device& device, bool recompute)
-    : model_(model), device_(device), recompute_(recompute) {}
+    : ModelRunner(model, std::make_shared<DeviceWeights>(model, device), device, recompute) {}
+ModelRunner::ModelRunner(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, const Device& device,
+                         bool recompute)
+    : model_(model), weights_(std::move(weights)), device_(device), recompute_(recompute) {}
 ModelRunner::~ModelRunner() = default;
 
-std::size_t ModelRunner::activation_bytes(std::int64_t rows, std::int64_t sequences, bool training) const {
+std::size_t ModelRunner::training_bytes(const ParameterLayout& layout, const Device& device, std::int64_t batch,
+                                        std::int64_t tokens, bool recompute) {
   BumpAllocator counter(nullptr);
-  const std::int64_t chunks = sequences * ceil_div(ceil_div(rows, std::max<std::int64_t>(sequences, 1)), kDefaultChunk);
-  (void)Plan(model_, rows, chunks, training, recompute_, counter);
+  (void)Plan(layout, device, batch * tokens, batch * ceil_div(tokens, kDefaultChunk), true, recompute, counter);
   return counter.used();
+}
+
+BlockState ModelRunner::state_of_block(const StateSlots& states, std::size_t block) const {
+  if (states.states == nullptr) return {};
+  return {states.states->conv[block].view(), states.states->recurrent[block].view(), states.slots, device_slots_};
 }
 
 void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots& states) {
   require(!input.ids.empty(), "there are no tokens to run");
-  require(!input.offsets.empty() && input.offsets.front() == 0 &&
+  require(input.offsets.size() > 1 && input.offsets.front() == 0 &&
               input.offsets.back() == static_cast<std::int64_t>(input.ids.size()),
           "the offsets of the sequences do not span the {} tokens", input.ids.size());
   const auto rows = static_cast<std::int64_t>(input.ids.size());
   const std::int64_t chunks = chunk_count(input.offsets);
-  BumpAllocator counter(nullptr);
-  (void)Plan(model_, rows, chunks, training, recompute_, counter);
-  grow(memory_, counter.used());
-  BumpAllocator memory(memory_.data());
-  plan_ = std::make_unique<Plan>(model_, rows, chunks, training, recompute_, memory);
+  if (plan_ == nullptr || plan_->rows != rows || plan_->chunks != chunks || plan_->training != training) {
+    BumpAllocator counter(nullptr);
+    (void)Plan(model_.layout(), device_, rows, chunks, training, recompute_, counter);
+    memory_.grow(device_, counter.used());
+    BumpAllocator memory(memory_.data());
+    plan_ = std::make_unique<Plan>(model_.layout(), device_, rows, chunks, training, recompute_, memory);
+    plan_->scratch.fill_constants(device_, model_.config());
+  }
+  batch_ = {input.offsets, offsets_(device_, input.offsets)};
+  device_ids_ = ids_(device_, input.ids);
+  device_slots_ = slots_(device_, states.slots);
   const std::size_t workspace = model_.blocks()[0].recurrence_workspace(
-      device_, {input.offsets}, plan_->block_at(0), plan_->scratch, state_of_block(states, 0), training);
-  grow(recurrence_memory_, workspace);
+      device_, batch_, plan_->block_at(0), plan_->scratch, state_of_block(states, 0), training);
+  recurrence_memory_.grow(device_, workspace);
   plan_->scratch.recurrence = {recurrence_memory_.data(), recurrence_memory_.size()};
 }
 
 void ModelRunner::run_blocks(const ModelInput& input, bool training, const StateSlots& states) {
   plan(input, training, states);
-  const std::span<const float> parameters = model_.parameters();
+  const Weights weights = weights_->get();
   const auto layers = model_.blocks().size();
-  embedding_forward(device_, {input.ids, model_.layout().embeddings.in(parameters), plan_->stream_at(0)});
+  embedding_forward(device_, {device_ids_, model_.layout().embeddings.matrix_in(weights), plan_->stream_at(0)});
   for (std::size_t i = 0; i < layers; ++i) {
     BlockActivations& a = plan_->block_at(i);
     a.x = plan_->stream_at(i);
-    model_.blocks()[i].forward(device_, parameters, {input.offsets}, a, plan_->scratch, plan_->stream_at(i + 1),
+    model_.blocks()[i].forward(device_, weights, batch_, a, plan_->scratch, plan_->stream_at(i + 1),
                                state_of_block(states, i));
   }
-  rms_norm_forward(device_, {plan_->stream_at(layers), model_.layout().final_norm.in(parameters), plan_->normed,
+  rms_norm_forward(device_, {plan_->stream_at(layers), model_.layout().final_norm.in(weights), plan_->normed,
                              plan_->inverse_rms, static_cast<float>(model_.config().norm_eps)});
 }
 
 void ModelRunner::logits(const ModelInput& input, const TensorView& out, const StateSlots& states) {
   run_blocks(input, false, states);
-  linear_forward(device_, {plan_->normed, model_.layout().head.in(model_.parameters()), out, false});
+  write_logits(plan_->normed, out);
 }
 
 void ModelRunner::last_logits(const ModelInput& input, const TensorView& out, const StateSlots& states) {
   run_blocks(input, false, states);
-  const auto sequences = static_cast<std::int64_t>(input.offsets.size()) - 1;
-  // The last rows, side by side; the stream is free by now. An empty sequence has no last token to speak of.
-  const TensorView last = rows_of(plan_->d_stream, 0, sequences);
-  for (std::int64_t n = 0; n < sequences; ++n) {
+  std::vector<std::int32_t> rows;
+  for (std::size_t n = 0; n + 1 < input.offsets.size(); ++n) {
     require(input.offsets[n + 1] > input.offsets[n], "sequence {} has no tokens", n);
-    copy_rows(device_, {rows_of(plan_->normed, input.offsets[n + 1] - 1, 1), rows_of(last, n, 1)});
+    rows.push_back(static_cast<std::int32_t>(input.offsets[n + 1] - 1));
   }
-  linear_forward(device_, {last, model_.layout().head.in(model_.parameters()), out, false});
+  // The last rows, side by side.
+  const TensorView last = rows_of(plan_->last, 0, static_cast<std::int64_t>(rows.size()));
+  embedding_forward(device_, {last_rows_(device_, rows), plan_->normed, last});
+  write_logits(last, out);
+}
+
+// A block of rows at a time through the head, and out to the host.
+void ModelRunner::write_logits(const TensorView& normed, const TensorView& out) {
+  const ConstTensorView head = model_.layout().head.matrix_in(weights_->get());
+  for (std::int64_t begin = 0; begin < normed.extent(0); begin += plan_->head_rows) {
+    const std::int64_t count = std::min(plan_->head_rows, normed.extent(0) - begin);
+    const TensorView block = rows_of(plan_->head, 0, count);
+    linear_forward(device_, {rows_of(normed, begin, count), head, block, false});
+    copy_out(device_, rows_of(out, begin, count).data, block.data,
+             static_cast<std::size_t>(block.shape.elements()) * sizeof(float));
+  }
 }
 
 void ModelRunner::losses(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> out,
                          std::span<std::int32_t> best, const StateSlots& states) {
   run_blocks(input, false, states);
-  const ConstTensorView head = model_.layout().head.in(model_.parameters());
-  for (std::int64_t begin = 0; begin < plan_->rows; begin += kHeadRows) {
-    const std::int64_t count = std::min(kHeadRows, plan_->rows - begin);
+  const ConstTensorView head = model_.layout().head.matrix_in(weights_->get());
+  const std::span<const std::int32_t> device_targets = targets_(device_, targets);
+  for (std::int64_t begin = 0; begin < plan_->rows; begin += plan_->head_rows) {
+    const std::int64_t count = std::min(plan_->head_rows, plan_->rows - begin);
     const TensorView block = rows_of(plan_->head, 0, count);
-    const auto at = static_cast<std::size_t>(begin);
-    const auto size = static_cast<std::size_t>(count);
     linear_forward(device_, {rows_of(plan_->normed, begin, count), head, block, false});
-    cross_entropy(device_, {block, targets.subspan(at, size), out.subspan(at, size),
-                            best.empty() ? best : best.subspan(at, size), false, 1.0F});
+    CrossEntropy args;
+    args.logits = block;
+    args.targets = device_targets.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
+    args.loss = plan_->losses_of(begin, count);
+    if (!best.empty()) args.best = plan_->best_of(begin, count);
+    cross_entropy(device_, args);
   }
+  copy_out(device_, out.data(), plan_->losses.data, out.size_bytes());
+  copy_out(device_, best.data(), plan_->best.data, best.size_bytes());
 }
 
 double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const std::int32_t> targets,
@@ -196,30 +278,28 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
   require(targets.size() == input.ids.size(), "{} targets for {} tokens", targets.size(), input.ids.size());
   require(static_cast<std::int64_t>(gradients.size()) == layout.size, "the gradients have another size than the model");
   run_blocks(input, true, {});
-  const std::span<const float> parameters = model_.parameters();
+  const Weights weights = weights_->get();
+  const std::span<const std::int32_t> device_targets = targets_(device_, targets);
   const std::int64_t counted =
       count > 0 ? count : std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
   const float scale = counted > 0 ? 1.0F / static_cast<float>(counted) : 0.0F;
 
   // The head, a block of rows at a time, so that the logits of all tokens never exist at once. The gradient of `normed`
   // takes its place.
-  double loss = 0;
-  std::vector<float> losses(static_cast<std::size_t>(std::min(plan_->rows, kHeadRows)));
-  const ConstTensorView head = layout.head.in(parameters);
+  const ConstTensorView head = layout.head.matrix_in(weights);
   const TensorView d_head = layout.head.in(gradients);
-  for (std::int64_t begin = 0; begin < plan_->rows; begin += kHeadRows) {
-    const std::int64_t size = std::min(kHeadRows, plan_->rows - begin);
+  for (std::int64_t begin = 0; begin < plan_->rows; begin += plan_->head_rows) {
+    const std::int64_t size = std::min(plan_->head_rows, plan_->rows - begin);
     const TensorView block = rows_of(plan_->head, 0, size);
     const TensorView normed = rows_of(plan_->normed, begin, size);
-    const std::span<float> block_losses(losses.data(), static_cast<std::size_t>(size));
     linear_forward(device_, {normed, head, block, false});
-    cross_entropy(device_, {block,
-                            targets.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size)),
-                            block_losses,
-                            {},
-                            true,
-                            scale});
-    for (const float value : block_losses) loss += value;
+    CrossEntropy args;
+    args.logits = block;
+    args.targets = device_targets.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size));
+    args.loss = plan_->losses_of(begin, size);
+    args.gradient = true;
+    args.scale = scale;
+    cross_entropy(device_, args);
     linear_backward(device_, {normed, head, block, {}, d_head, false});
     linear_backward(device_, {normed, head, block, normed, {}, false});
   }
@@ -227,21 +307,20 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
   // Back through the final norm and the blocks.
   const auto layers = model_.blocks().size();
   const TensorView& dx = plan_->d_stream;
-  std::fill_n(reinterpret_cast<float*>(dx.data), dx.shape.elements(), 0.0F);
-  rms_norm_backward(device_, {plan_->stream_at(layers), layout.final_norm.in(parameters), plan_->inverse_rms,
+  clear(device_, dx.data, static_cast<std::size_t>(dx.shape.elements()) * sizeof(float));
+  rms_norm_backward(device_, {plan_->stream_at(layers), layout.final_norm.in(weights), plan_->inverse_rms,
                               plan_->normed, dx, layout.final_norm.in(gradients)});
-  const Batch batch{input.offsets};
   for (std::size_t i = layers; i-- > 0;) {
     BlockActivations& a = plan_->block_at(i);
     if (recompute_) {
       // The forward again; its output goes where the later blocks' input was.
       a.x = plan_->stream_at(i);
-      model_.blocks()[i].forward(device_, parameters, batch, a, plan_->scratch, plan_->stream_at(i + 1), {});
+      model_.blocks()[i].forward(device_, weights, batch_, a, plan_->scratch, plan_->stream_at(i + 1), {});
     }
-    model_.blocks()[i].backward(device_, parameters, gradients, batch, a, plan_->scratch, dx);
+    model_.blocks()[i].backward(device_, weights, gradients, batch_, a, plan_->scratch, dx);
   }
-  embedding_backward(device_, {input.ids, dx, layout.embeddings.in(gradients)});
-  return loss * scale;
+  embedding_backward(device_, {device_ids_, dx, layout.embeddings.in(gradients)});
+  return sum_of_values(device_, plan_->losses_of(0, plan_->rows)) * scale;
 }
 
 }  // namespace qdelta

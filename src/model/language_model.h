@@ -36,13 +36,34 @@ class LanguageModel {
   AlignedBuffer storage_;
 };
 
+// The parameters of a model where a device can reach them: on the CPU they are the model's own, on a GPU copies, in
+// bfloat16 as well where activations are.
+class DeviceWeights {
+ public:
+  DeviceWeights(const LanguageModel& model, const Device& device);
+
+  [[nodiscard]] Weights get() const;
+  // For the optimizer, on a GPU only: what it updates.
+  [[nodiscard]] std::span<float> values();
+  [[nodiscard]] std::span<BFloat16> rounded();
+  // From the model to the device, and back.
+  void upload();
+  void download(LanguageModel& model) const;
+
+ private:
+  const LanguageModel& model_;
+  Device device_;
+  DeviceBuffer values_, rounded_;
+};
+
 // A pool of recurrent states, one tensor of each kind per block. A state is what a prefix leaves behind, whatever its
 // length: all zeros for no prefix at all.
 struct ModelStates {
-  std::vector<Tensor> conv;       // [P, conv_size - 1, channels]
-  std::vector<Tensor> recurrent;  // [P, HV, K, V]
+  std::vector<DeviceTensor> conv;       // [P, conv_size - 1, channels]
+  std::vector<DeviceTensor> recurrent;  // [P, HV, K, V]
+  Device device;
 
-  ModelStates(const ModelConfig& config, std::int64_t count);
+  ModelStates(const ModelConfig& config, std::int64_t count, const Device& where = {});
   [[nodiscard]] std::int64_t count() const { return recurrent.front().shape()[0]; }
   [[nodiscard]] std::size_t bytes() const;
   void clear(std::int64_t slot);
@@ -67,6 +88,9 @@ struct ModelInput {
 class ModelRunner {
  public:
   ModelRunner(const LanguageModel& model, const Device& device, bool recompute = false);
+  // With weights that it shares with other runners.
+  ModelRunner(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, const Device& device,
+              bool recompute);
   ~ModelRunner();
   ModelRunner(const ModelRunner&) = delete;
   ModelRunner& operator=(const ModelRunner&) = delete;
@@ -79,26 +103,49 @@ class ModelRunner {
   // if not empty, receives the most likely next token of each.
   void losses(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> out,
               std::span<std::int32_t> best = {}, const StateSlots& states = {});
-  // The mean loss over targets that are not negative, adds its gradients to `gradients`. A batch in
+  // The mean loss over targets that are not negative, adds its gradients to `gradients` in device memory. A batch in
   // several pieces passes the number of targets of the whole as `count`; 0: of this piece.
   double loss_and_gradients(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> gradients,
                             std::int64_t count = 0);
 
-  // Bytes that a call on this many tokens keeps, for `qdelta info`.
-  [[nodiscard]] std::size_t activation_bytes(std::int64_t rows, std::int64_t sequences, bool training) const;
+  // Bytes of activations that training on a batch takes; needs no model.
+  [[nodiscard]] static std::size_t training_bytes(const ParameterLayout& layout, const Device& device,
+                                                  std::int64_t batch, std::int64_t tokens, bool recompute);
 
  private:
   struct Plan;
+  // What the host gives to a call, where the device can read it.
+  template <class T>
+  class Uploaded {
+   public:
+    std::span<const T> operator()(const Device& device, std::span<const T> host) {
+      if (device.gpu == nullptr || host.empty()) return host;
+      buffer_.grow(device, host.size_bytes());
+      copy_in(device, buffer_.data(), host.data(), host.size_bytes());
+      return {reinterpret_cast<const T*>(buffer_.data()), host.size()};
+    }
+
+   private:
+    DeviceBuffer buffer_;
+  };
 
   void plan(const ModelInput& input, bool training, const StateSlots& states);
   // From ids to the normalised output of the last block, in plan_->normed.
   void run_blocks(const ModelInput& input, bool training, const StateSlots& states);
+  void write_logits(const TensorView& normed, const TensorView& out);
+  [[nodiscard]] BlockState state_of_block(const StateSlots& states, std::size_t block) const;
 
   const LanguageModel& model_;
+  std::shared_ptr<const DeviceWeights> weights_;
   Device device_;
   bool recompute_;
-  AlignedBuffer memory_;
-  AlignedBuffer recurrence_memory_;
+  DeviceBuffer memory_;
+  DeviceBuffer recurrence_memory_;
+  Uploaded<std::int32_t> ids_, targets_, last_rows_;
+  Uploaded<std::int64_t> offsets_, slots_;
+  std::span<const std::int32_t> device_ids_;
+  std::span<const std::int64_t> device_slots_;
+  Batch batch_;
   std::unique_ptr<Plan> plan_;
 };
 

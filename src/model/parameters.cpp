@@ -17,6 +17,11 @@ ConstTensorView Slot::in(std::span<const float> array) const {
   return {reinterpret_cast<const std::byte*>(array.data() + offset), DType::f32, shape};
 }
 
+ConstTensorView Slot::matrix_in(const Weights& weights) const {
+  if (weights.rounded == nullptr || !exists()) return in(weights.values);
+  return {reinterpret_cast<const std::byte*>(weights.rounded + offset), DType::bf16, shape};
+}
+
 namespace {
 
 // Gives out places one after the other.

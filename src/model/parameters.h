@@ -8,10 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "core/dtype.h"
 #include "core/tensor.h"
 #include "model/config.h"
 
 namespace qdelta {
+
+// The flat array where kernels can reach it, and a copy rounded to bfloat16 where activations are bfloat16.
+struct Weights {
+  std::span<const float> values;
+  const BFloat16* rounded = nullptr;  // as many; null: matrices are float32, too
+};
 
 // A place in the flat array.
 struct Slot {
@@ -21,6 +28,9 @@ struct Slot {
   [[nodiscard]] bool exists() const { return offset >= 0; }
   [[nodiscard]] TensorView in(std::span<float> array) const;
   [[nodiscard]] ConstTensorView in(std::span<const float> array) const;
+  // Of the weights: as float32, or as activations are multiplied with it.
+  [[nodiscard]] ConstTensorView in(const Weights& weights) const { return in(weights.values); }
+  [[nodiscard]] ConstTensorView matrix_in(const Weights& weights) const;
 };
 
 struct NamedSlot {

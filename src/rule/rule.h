@@ -16,6 +16,13 @@
 #include <tuple>
 #include <utility>
 
+// The rules run in GPU kernels too.
+#ifdef __CUDACC__
+#define QDELTA_HOST_DEVICE __host__ __device__
+#else
+#define QDELTA_HOST_DEVICE
+#endif
+
 namespace qdelta {
 
 enum class Rule : int { linear, retnet, mamba2, longhorn, delta, gated_delta, q_delta };
@@ -46,11 +53,11 @@ namespace rules {
 struct Linear {
   static constexpr RuleTraits traits{"linear", "Linear attention", "S = S + v k^T", false, false, false};
   template <class T>
-  static RuleOutputs<T> forward(const RuleInputs<T>& in) {
+  QDELTA_HOST_DEVICE static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return {in.g, T(0), T(0), T(1)};
   }
   template <class T>
-  static RuleInputs<T> backward(const RuleInputs<T>& /*in*/, const RuleOutputs<T>& d) {
+  QDELTA_HOST_DEVICE static RuleInputs<T> backward(const RuleInputs<T>& /*in*/, const RuleOutputs<T>& d) {
     return {d.log_decay, T(0), T(0), T(0)};
   }
 };
@@ -59,11 +66,11 @@ struct Linear {
 struct RetNet {
   static constexpr RuleTraits traits{"retnet", "RetNet", "S = gamma S + v k^T", false, false, false};
   template <class T>
-  static RuleOutputs<T> forward(const RuleInputs<T>& in) {
+  QDELTA_HOST_DEVICE static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return Linear::forward(in);
   }
   template <class T>
-  static RuleInputs<T> backward(const RuleInputs<T>& in, const RuleOutputs<T>& d) {
+  QDELTA_HOST_DEVICE static RuleInputs<T> backward(const RuleInputs<T>& in, const RuleOutputs<T>& d) {
     return Linear::backward(in, d);
   }
 };
@@ -72,11 +79,11 @@ struct RetNet {
 struct Mamba2 {
   static constexpr RuleTraits traits{"mamba2", "Mamba2", "S = exp(-A dt) S + dt v k^T", false, true, false};
   template <class T>
-  static RuleOutputs<T> forward(const RuleInputs<T>& in) {
+  QDELTA_HOST_DEVICE static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return {in.g, T(0), T(0), in.beta};
   }
   template <class T>
-  static RuleInputs<T> backward(const RuleInputs<T>& /*in*/, const RuleOutputs<T>& d) {
+  QDELTA_HOST_DEVICE static RuleInputs<T> backward(const RuleInputs<T>& /*in*/, const RuleOutputs<T>& d) {
     return {d.log_decay, d.write, T(0), T(0)};
   }
 };
@@ -86,12 +93,12 @@ struct Longhorn {
   static constexpr RuleTraits traits{"longhorn", "Longhorn", "S = S (I - e k k^T) + e v k^T, e = beta / (1 + beta k.k)",
                                      true,       true,       false};
   template <class T>
-  static RuleOutputs<T> forward(const RuleInputs<T>& in) {
+  QDELTA_HOST_DEVICE static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     const T e = in.beta / (T(1) + in.beta * in.k_dot_k);
     return {in.g, e, T(0), e};
   }
   template <class T>
-  static RuleInputs<T> backward(const RuleInputs<T>& in, const RuleOutputs<T>& d) {
+  QDELTA_HOST_DEVICE static RuleInputs<T> backward(const RuleInputs<T>& in, const RuleOutputs<T>& d) {
     const T denominator = T(1) + in.beta * in.k_dot_k;
     const T de = d.erase + d.write;
     const T inverse_square = T(1) / (denominator * denominator);
@@ -102,11 +109,11 @@ struct Longhorn {
 struct Delta {
   static constexpr RuleTraits traits{"delta", "DeltaNet", "S = S (I - beta k k^T) + beta v k^T", true, true, false};
   template <class T>
-  static RuleOutputs<T> forward(const RuleInputs<T>& in) {
+  QDELTA_HOST_DEVICE static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return {in.g, in.beta, T(0), in.beta};
   }
   template <class T>
-  static RuleInputs<T> backward(const RuleInputs<T>& /*in*/, const RuleOutputs<T>& d) {
+  QDELTA_HOST_DEVICE static RuleInputs<T> backward(const RuleInputs<T>& /*in*/, const RuleOutputs<T>& d) {
     return {d.log_decay, d.erase + d.write, T(0), T(0)};
   }
 };
@@ -116,11 +123,11 @@ struct GatedDelta {
   static constexpr RuleTraits traits{
       "gated_delta", "Gated DeltaNet", "S = alpha S (I - beta k k^T) + beta v k^T", true, true, false};
   template <class T>
-  static RuleOutputs<T> forward(const RuleInputs<T>& in) {
+  QDELTA_HOST_DEVICE static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return Delta::forward(in);
   }
   template <class T>
-  static RuleInputs<T> backward(const RuleInputs<T>& in, const RuleOutputs<T>& d) {
+  QDELTA_HOST_DEVICE static RuleInputs<T> backward(const RuleInputs<T>& in, const RuleOutputs<T>& d) {
     return Delta::backward(in, d);
   }
 };
@@ -130,11 +137,11 @@ struct QDelta {
   static constexpr RuleTraits traits{"q_delta", "Q-Delta", "S = alpha S (I - beta (k + lambda q) k^T) + beta v k^T",
                                      true,      true,      true};
   template <class T>
-  static RuleOutputs<T> forward(const RuleInputs<T>& in) {
+  QDELTA_HOST_DEVICE static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return {in.g, in.beta, in.lambda, in.beta};
   }
   template <class T>
-  static RuleInputs<T> backward(const RuleInputs<T>& /*in*/, const RuleOutputs<T>& d) {
+  QDELTA_HOST_DEVICE static RuleInputs<T> backward(const RuleInputs<T>& /*in*/, const RuleOutputs<T>& d) {
     return {d.log_decay, d.erase + d.write, d.mix, T(0)};
   }
 };
@@ -162,7 +169,7 @@ inline constexpr std::array<RuleTraits, kRuleCount> kRuleTraits = []<std::size_t
 
 // Both look the rule up at run time and call its function.
 template <class T>
-RuleOutputs<T> rule_forward(Rule rule, const RuleInputs<T>& in) {
+QDELTA_HOST_DEVICE RuleOutputs<T> rule_forward(Rule rule, const RuleInputs<T>& in) {
   RuleOutputs<T> out;
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     ((static_cast<std::size_t>(rule) == I ? void(out = std::tuple_element_t<I, RuleTable>::template forward<T>(in))
@@ -174,7 +181,7 @@ RuleOutputs<T> rule_forward(Rule rule, const RuleInputs<T>& in) {
 }
 
 template <class T>
-RuleInputs<T> rule_backward(Rule rule, const RuleInputs<T>& in, const RuleOutputs<T>& d) {
+QDELTA_HOST_DEVICE RuleInputs<T> rule_backward(Rule rule, const RuleInputs<T>& in, const RuleOutputs<T>& d) {
   RuleInputs<T> grad;
   [&]<std::size_t... I>(std::index_sequence<I...>) {
     ((static_cast<std::size_t>(rule) == I ? void(grad = std::tuple_element_t<I, RuleTable>::template backward<T>(in, d))

@@ -8,11 +8,23 @@ namespace {
 
 std::size_t bytes_of(std::int64_t floats) { return static_cast<std::size_t>(floats) * sizeof(float); }
 
-std::span<float> floats_in(AlignedBuffer& buffer, std::int64_t begin, std::int64_t count) {
+template <class Buffer>
+std::span<float> floats_in(Buffer& buffer, std::int64_t begin, std::int64_t count) {
   return {reinterpret_cast<float*>(buffer.data()) + begin, static_cast<std::size_t>(count)};
 }
 
 }  // namespace
+
+void OptimizerOptions::check() const {
+  const auto fraction = [](const char* name, float value) {
+    require(value >= 0 && value < 1, "{} of AdamW is {}, expected at least 0 and less than 1", name, value);
+  };
+  fraction("beta1", beta1);
+  fraction("beta2", beta2);
+  require(std::isfinite(epsilon) && epsilon > 0, "eps of AdamW is {}, expected more than 0", epsilon);
+  require(std::isfinite(weight_decay) && weight_decay >= 0, "the weight decay is {}, expected 0 or more", weight_decay);
+  require(clip >= 0, "the largest gradient norm is {}, expected 0 (no limit) or more", clip);
+}
 
 OptimizerState::OptimizerState(std::int64_t parameters) : memory(bytes_of(2 * parameters)), size(parameters) {}
 
@@ -23,14 +35,28 @@ Trainer::Trainer(LanguageModel& model, const OptimizerOptions& options, const De
     : model_(model),
       options_(options),
       device_(device),
-      runner_(model, device, recompute),
-      evaluation_runner_(model, device),
+      weights_(std::make_shared<DeviceWeights>(model, device)),
+      runner_(model, weights_, device, recompute),
+      evaluation_runner_(model, weights_, device, false),
       state_(model.layout().size),
-      gradients_(bytes_of(model.layout().size)) {}
+      gradients_(device, bytes_of(model.layout().size)) {
+  if (device.gpu != nullptr) moments_ = DeviceBuffer(device, state_.memory.size());
+}
+
+void Trainer::fetch() {
+  weights_->download(model_);
+  copy_out(device_, state_.memory.data(), moments_.data(), moments_.size());
+}
+
+void Trainer::place() {
+  weights_->upload();
+  copy_in(device_, moments_.data(), state_.memory.data(), moments_.size());
+}
 
 StepResult Trainer::step(std::span<const TokenBatch> pieces, float learning_rate) {
-  const std::span<float> gradients = floats_in(gradients_, 0, model_.layout().size);
-  std::fill(gradients.begin(), gradients.end(), 0.0F);
+  const std::int64_t size = model_.layout().size;
+  const std::span<float> gradients = floats_in(gradients_, 0, size);
+  clear(device_, gradients_.data(), gradients_.size());
   std::int64_t counted = 0;
   for (const TokenBatch& piece : pieces) counted += piece.counted;
 
@@ -45,10 +71,12 @@ StepResult Trainer::step(std::span<const TokenBatch> pieces, float learning_rate
     return result;
   }
   AdamW args;
-  args.parameters = model_.parameters();
+  const bool on_gpu = device_.gpu != nullptr;
+  args.parameters = on_gpu ? weights_->values() : model_.parameters();
+  args.rounded = weights_->rounded();
   args.gradients = gradients;
-  args.m = state_.m();
-  args.v = state_.v();
+  args.m = on_gpu ? floats_in(moments_, 0, size) : state_.m();
+  args.v = on_gpu ? floats_in(moments_, size, size) : state_.v();
   args.learning_rate = learning_rate;
   args.beta1 = options_.beta1;
   args.beta2 = options_.beta2;

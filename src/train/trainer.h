@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -15,6 +16,9 @@ struct OptimizerOptions {
   float beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-15F;
   float weight_decay = 0.1F;
   float clip = 1.0F;  // largest gradient norm; 0: no clipping
+
+  // Throws Error(invalid_argument) that names the value which makes no sense.
+  void check() const;
 };
 
 struct StepResult {
@@ -49,16 +53,22 @@ class Trainer {
   StepResult step(std::span<const TokenBatch> pieces, float learning_rate);
   EvaluationResult evaluate(std::span<const TokenBatch> batches);
 
+  // What the host has of it. On a GPU parameters and moments live there while training: fetch() brings them to the
+  // model and to the state, to be saved; place() takes them from there, after loading.
   [[nodiscard]] OptimizerState& state() { return state_; }
+  void fetch();
+  void place();
 
  private:
   LanguageModel& model_;
   OptimizerOptions options_;
   Device device_;
+  std::shared_ptr<DeviceWeights> weights_;
   ModelRunner runner_;
   ModelRunner evaluation_runner_;  // its own memory: the training plan of a step stays as it is
   OptimizerState state_;
-  AlignedBuffer gradients_;
+  DeviceBuffer gradients_;
+  DeviceBuffer moments_;  // m, then v, on a GPU
 };
 
 }  // namespace qdelta

@@ -1,6 +1,7 @@
 #include "train/training_run.h"
 
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 
@@ -33,7 +34,7 @@ class Run {
 
   TrainingOutcome go(const std::atomic<bool>& stop) {
     TrainingOutcome outcome;
-    outcome.state = state_;
+    outcome.checkpoint = resumed_;
     start_ = Clock::now();
     const std::int64_t total = options_.schedule.total;
     const std::int64_t save_every = options_.save_every > 0 ? options_.save_every : options_.eval_every;
@@ -81,6 +82,8 @@ class Run {
     require(options_.resume, "{} already holds a run ({}); pass --resume to go on with it, or another --out",
             options_.out, fs::path(*checkpoint).filename().string());
     state_ = load_checkpoint(*checkpoint, model_, trainer_.state());
+    trainer_.place();
+    resumed_ = *checkpoint;
     require(state_.recipe == options_.recipe,
             "the run in {} was started with other settings:\n  {}\nthan it is resumed with:\n  {}", options_.out,
             state_.recipe, options_.recipe);
@@ -124,7 +127,8 @@ class Run {
     const EvaluationResult result = trainer_.evaluate(validation_);
     record.validation_loss = result.loss;
     record.extra["validation_accuracy"] = result.accuracy;
-    const bool better = state_.best_validation == 0 || result.loss < state_.best_validation;
+    const bool better =
+        std::isfinite(result.loss) && (state_.best_validation == 0 || result.loss < state_.best_validation);
     state_.evaluations_since_best = better ? 0 : state_.evaluations_since_best + 1;
     if (better) state_.best_validation = result.loss;
     return result;
@@ -164,6 +168,7 @@ class Run {
   }
 
   std::string save() {
+    trainer_.fetch();
     return save_checkpoint(options_.out, model_, trainer_.state(), state_, options_.keep, options_.tokenizer);
   }
 
@@ -174,6 +179,7 @@ class Run {
   Progress& progress_;
   Trainer trainer_;
   TrainingState state_;
+  std::string resumed_;  // the checkpoint it went on from
   RunLog log_;
   TensorBoardWriter events_;
   double flop_per_token_;
@@ -187,6 +193,7 @@ class Run {
 TrainingOutcome run_training(LanguageModel& model, BatchSource& source, std::span<const TokenBatch> validation,
                              const TrainingOptions& options, const std::atomic<bool>& stop, Progress& progress) {
   options.schedule.check();
+  options.optimizer.check();
   require(options.accumulate > 0, "accumulate is {}, expected at least 1", options.accumulate);
   Run run(model, source, validation, options, progress);
   return run.go(stop);

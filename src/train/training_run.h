@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,8 +39,8 @@ struct TrainingOutcome {
   enum class End { finished, early, interrupted } end = End::finished;
   TrainingState state;
   EvaluationResult validation;  // the last one
-  double loss = 0;              // of the last step
-  std::string checkpoint;       // the newest
+  std::optional<double> loss;   // of the last step; none where there was nothing left to do
+  std::string checkpoint;       // the newest; "" where there is none yet
 };
 
 // Throws where the folder already holds a run and `resume` is not set, or the run there had another recipe. `stop` is

@@ -32,8 +32,9 @@ std::vector<std::pair<std::int64_t, fs::path>> complete_checkpoints(const std::s
   std::error_code error;
   for (fs::directory_iterator it(checkpoints_of(run), error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    const bool digits =
-        name.size() > 5 && std::all_of(name.begin() + 5, name.end(), [](char c) { return c >= '0' && c <= '9'; });
+    // More than 18 digits are no step of ours, and would not fit.
+    const bool digits = name.size() > 5 && name.size() <= 5 + 18 &&
+                        std::all_of(name.begin() + 5, name.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (name.rfind(kPrefix, 0) == 0 && digits && fs::exists(it->path() / "state.json")) {
       found.emplace_back(std::stoll(name.substr(5)), it->path());
     }
@@ -82,6 +83,9 @@ TrainingState from_json(const nlohmann::json& json) {
   json.at("best_validation").get_to(state.best_validation);
   json.at("evaluations_since_best").get_to(state.evaluations_since_best);
   json.at("recipe").get_to(state.recipe);
+  for (const char* key : {"step", "tokens", "updates", "skipped", "evaluations_since_best"}) {
+    if (json.at(key).get<std::int64_t>() < 0) fail(Status::corrupt, "'{}' is negative", key);
+  }
   return state;
 }
 
@@ -97,6 +101,26 @@ void read_flat(const SafetensorsFile& file, const char* name, std::span<float> t
   std::memcpy(to.data(), view.data, to.size_bytes());
 }
 
+void write_checkpoint(const fs::path& folder, const LanguageModel& model, OptimizerState& optimizer,
+                      const TrainingState& state, const std::string& tokenizer) {
+  save_model(folder.string(), model);
+  if (!tokenizer.empty()) save_tokenizer(*load_tokenizer(tokenizer), folder.string());
+  const std::vector<NamedTensor> moments{{"m", flat_view(optimizer.m())}, {"v", flat_view(optimizer.v())}};
+  write_safetensors((folder / "optimizer.safetensors").string(), moments, {});
+  const std::string text = to_json(state).dump(1) + "\n";
+  AtomicFile file((folder / "state.json").string());
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+// A checkpoint loses its name first: one that is half deleted must not look complete.
+void remove_checkpoint(const fs::path& folder, const std::string& mark = "") {
+  std::error_code error;  // a checkpoint too many does no harm
+  const fs::path unfinished = folder.string() + mark + kUnfinished;
+  fs::rename(folder, unfinished, error);
+  if (!error) fs::remove_all(unfinished, error);
+}
+
 }  // namespace
 
 std::optional<std::string> newest_checkpoint(const std::string& run) {
@@ -110,24 +134,21 @@ std::string save_checkpoint(const std::string& run, const LanguageModel& model, 
   remove_leftovers(run);
   const fs::path folder = checkpoints_of(run) / fmt::format("{}{:08d}", kPrefix, state.step);
   const fs::path unfinished = folder.string() + kUnfinished;
-  save_model(unfinished.string(), model);
-  if (!tokenizer.empty()) save_tokenizer(*load_tokenizer(tokenizer), unfinished.string());
-  const std::vector<NamedTensor> moments{{"m", flat_view(optimizer.m())}, {"v", flat_view(optimizer.v())}};
-  write_safetensors((unfinished / "optimizer.safetensors").string(), moments, {});
-  const std::string text = to_json(state).dump(1) + "\n";
-  AtomicFile file((unfinished / "state.json").string());
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
-
   std::error_code error;
-  fs::remove_all(folder, error);  // the same step saved before, by a run that was resumed from further back
+  try {
+    write_checkpoint(unfinished, model, optimizer, state, tokenizer);
+  } catch (...) {
+    fs::remove_all(unfinished, error);  // a full disk has better uses for the space
+    throw;
+  }
+  remove_checkpoint(folder, ".old");  // the same step saved before, by a run that was resumed from further back
   fs::rename(unfinished, folder, error);
   if (error) fail(Status::io, "cannot name the checkpoint {}: {}", folder.string(), error.message());
   sync_folder(checkpoints_of(run));
 
   auto all = complete_checkpoints(run);
   for (std::size_t i = 0; i + static_cast<std::size_t>(std::max(keep, 1)) < all.size(); ++i) {
-    fs::remove_all(all[i].second, error);  // a checkpoint too many does no harm
+    remove_checkpoint(all[i].second);
   }
   return folder.string();
 }
@@ -148,6 +169,8 @@ TrainingState load_checkpoint(const std::string& folder, LanguageModel& model, O
     TrainingState state = from_json(nlohmann::json::parse(in));
     optimizer.updates = state.updates;
     return state;
+  } catch (const Error& error) {
+    fail(error.status(), "{} is damaged: {}", path.string(), error.what());
   } catch (const nlohmann::json::exception& error) {
     fail(Status::corrupt, "{} is damaged: {}", path.string(), error.what());
   }

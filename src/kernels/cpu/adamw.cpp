@@ -2,8 +2,8 @@
 // p <- p - lr ( m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + decay p )
 #include <cmath>
 
+#include "kernels/cpu/layers.h"
 #include "kernels/cpu/row_sums.h"
-#include "kernels/layers.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/adamw.cpp"
@@ -59,7 +59,7 @@ namespace {
 constexpr std::int64_t kBlock = 1 << 14;
 }
 
-void adamw(const Device& device, const AdamW& args) {
+void cpu::adamw(const Device& device, const AdamW& args) {
   const auto count = static_cast<std::int64_t>(args.parameters.size());
   require(args.gradients.size() == args.parameters.size() && args.m.size() == args.parameters.size() &&
               args.v.size() == args.parameters.size(),
@@ -70,7 +70,7 @@ void adamw(const Device& device, const AdamW& args) {
   });
 }
 
-double sum_of_squares(const Device& device, std::span<const float> values) {
+double cpu::sum_of_squares(const Device& device, std::span<const float> values) {
   const auto count = static_cast<std::int64_t>(values.size());
   thread_local std::vector<double> memory;
   memory.assign(static_cast<std::size_t>(ceil_div(count, kBlock)), 0.0);
@@ -87,6 +87,12 @@ double sum_of_squares(const Device& device, std::span<const float> values) {
   double total = 0;
   for (std::int64_t block = 0; block < ceil_div(count, kBlock); ++block) total += sums[block];
   return total;
+}
+
+double cpu::sum_of_values(const Device& /*device*/, std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += value;
+  return sum;
 }
 
 }  // namespace qdelta

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/layers.h"
 #include "kernels/cpu/row_sums.h"
 #include "kernels/cpu/view_check.h"
-#include "kernels/layers.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cpp"
@@ -74,7 +74,7 @@ auto cross_entropy_row() { return HWY_DYNAMIC_DISPATCH(CrossEntropyRow); }
 }  // namespace
 }  // namespace cpu
 
-void cross_entropy(const Device& device, const CrossEntropy& args) {
+void cpu::cross_entropy(const Device& device, const CrossEntropy& args) {
   cpu::check_matrix(args.logits, "logits");
   const std::int64_t width = args.logits.extent(1);
   const std::int64_t rows = args.logits.extent(0);

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/layers.h"
 #include "kernels/cpu/row_sums.h"
 #include "kernels/cpu/view_check.h"
-#include "kernels/layers.h"
 
 namespace qdelta {
 
@@ -22,7 +22,7 @@ void check_ids(std::span<const std::int32_t> ids, std::int64_t vocabulary) {
 
 }  // namespace
 
-void embedding_forward(const Device& device, const EmbeddingForward& args) {
+void cpu::embedding_forward(const Device& device, const EmbeddingForward& args) {
   cpu::check_matrix(args.table, "table");
   cpu::check_matrix(args.y, "y");
   check_ids(args.ids, args.table.extent(0));
@@ -33,7 +33,7 @@ void embedding_forward(const Device& device, const EmbeddingForward& args) {
   });
 }
 
-void embedding_backward(const Device& device, const EmbeddingBackward& args) {
+void cpu::embedding_backward(const Device& device, const EmbeddingBackward& args) {
   cpu::check_matrix(args.dtable, "dtable");
   cpu::check_matrix(args.dy, "dy");
   check_ids(args.ids, args.dtable.extent(0));
@@ -50,7 +50,7 @@ void embedding_backward(const Device& device, const EmbeddingBackward& args) {
   });
 }
 
-void copy_rows(const Device& device, const CopyRows& args) {
+void cpu::copy_rows(const Device& device, const CopyRows& args) {
   cpu::check_matrix(args.from, "from");
   cpu::check_matrix(args.to, "to");
   require(args.from.shape == args.to.shape, "cannot copy {} to {}", args.from.shape.text(), args.to.shape.text());

@@ -5,9 +5,9 @@
 // There are only a few gates for each token, so these are plain loops.
 #include <cmath>
 
+#include "kernels/cpu/layers.h"
 #include "kernels/cpu/row_sums.h"
 #include "kernels/cpu/view_check.h"
-#include "kernels/layers.h"
 
 namespace qdelta {
 namespace {
@@ -26,7 +26,7 @@ auto* row(const View& view, std::int64_t r) {
 
 }  // namespace
 
-void gates_forward(const Device& device, const GatesForward& args) {
+void cpu::gates_forward(const Device& device, const GatesForward& args) {
   const ConstTensorView& any = args.a ? args.a : args.b ? args.b : args.l;
   if (!any) return;
   const std::int64_t heads = any.extent(1);
@@ -44,7 +44,7 @@ void gates_forward(const Device& device, const GatesForward& args) {
   });
 }
 
-void gates_backward(const Device& device, const GatesBackward& args) {
+void cpu::gates_backward(const Device& device, const GatesBackward& args) {
   const GatesForward& in = args.forward;
   const ConstTensorView& any = in.a ? in.a : in.b ? in.b : in.l;
   if (!any) return;

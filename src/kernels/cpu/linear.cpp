@@ -7,9 +7,9 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/threads.h"
+#include "kernels/cpu/layers.h"
 #include "kernels/cpu/linear_few_rows.h"
 #include "kernels/cpu/view_check.h"
-#include "kernels/layers.h"
 
 namespace qdelta {
 namespace {
@@ -47,7 +47,7 @@ void product(const Device& device, char a_layout, char b_layout, const Matrix& a
 
 }  // namespace
 
-void linear_forward(const Device& device, const LinearForward& args) {
+void cpu::linear_forward(const Device& device, const LinearForward& args) {
   const Matrix x = matrix_of(args.x, "x");
   const Matrix w = matrix_of(args.w, "w");
   const Matrix y = matrix_of(args.y, "y");
@@ -57,7 +57,7 @@ void linear_forward(const Device& device, const LinearForward& args) {
   product(device, 'N', 'T', x, w, y, x.cols, args.add);
 }
 
-void linear_backward(const Device& device, const LinearBackward& args) {
+void cpu::linear_backward(const Device& device, const LinearBackward& args) {
   const Matrix x = matrix_of(args.x, "x");
   const Matrix w = matrix_of(args.w, "w");
   const Matrix dy = matrix_of(args.dy, "dy");

@@ -4,9 +4,9 @@
 //   backward:  with e = dy silu(z) in the place of dy: dx, dw as above;   dz = dy w x s silu'(z)
 //              silu'(z) = sigmoid(z) (1 + z (1 - sigmoid(z)))
 #include "core/threads.h"
+#include "kernels/cpu/layers.h"
 #include "kernels/cpu/row_sums.h"
 #include "kernels/cpu/view_check.h"
-#include "kernels/layers.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rms_norm.cpp"
@@ -123,7 +123,7 @@ auto gated_row_backward() { return HWY_DYNAMIC_DISPATCH(GatedRowBackward); }
 
 using cpu::floats;
 
-void rms_norm_forward(const Device& device, const RmsNormForward& args) {
+void cpu::rms_norm_forward(const Device& device, const RmsNormForward& args) {
   cpu::check_matrix(args.x, "x");
   cpu::check_matrix(args.y, "y");
   const std::int64_t rows = args.x.extent(0);
@@ -137,7 +137,7 @@ void rms_norm_forward(const Device& device, const RmsNormForward& args) {
   });
 }
 
-void rms_norm_backward(const Device& device, const RmsNormBackward& args) {
+void cpu::rms_norm_backward(const Device& device, const RmsNormBackward& args) {
   cpu::check_matrix(args.x, "x");
   cpu::check_matrix(args.dy, "dy");
   cpu::check_matrix(args.dx, "dx");
@@ -153,7 +153,7 @@ void rms_norm_backward(const Device& device, const RmsNormBackward& args) {
   });
 }
 
-void gated_norm_forward(const Device& device, const GatedNormForward& args) {
+void cpu::gated_norm_forward(const Device& device, const GatedNormForward& args) {
   cpu::check_matrix(args.x, "x");
   cpu::check_matrix(args.y, "y");
   if (args.gate) cpu::check_matrix(args.gate, "gate");
@@ -169,7 +169,7 @@ void gated_norm_forward(const Device& device, const GatedNormForward& args) {
   });
 }
 
-void gated_norm_backward(const Device& device, const GatedNormBackward& args) {
+void cpu::gated_norm_backward(const Device& device, const GatedNormBackward& args) {
   cpu::check_matrix(args.x, "x");
   cpu::check_matrix(args.dy, "dy");
   cpu::check_matrix(args.dx, "dx");

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/threads.h"
+#include "kernels/cpu/layers.h"
 #include "kernels/cpu/view_check.h"
-#include "kernels/layers.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/short_conv.cpp"
@@ -138,7 +138,7 @@ void check_conv(const ConstTensorView& x, const ConstTensorView& weight, std::sp
 
 }  // namespace
 
-void short_conv_forward(const Device& device, const ShortConvForward& args) {
+void cpu::short_conv_forward(const Device& device, const ShortConvForward& args) {
   check_conv(args.x, args.weight, args.offsets);
   cpu::check_matrix(args.y, "y");
   const std::int64_t channels = args.weight.extent(0);
@@ -158,7 +158,7 @@ void short_conv_forward(const Device& device, const ShortConvForward& args) {
   });
 }
 
-void short_conv_backward(const Device& device, const ShortConvBackward& args) {
+void cpu::short_conv_backward(const Device& device, const ShortConvBackward& args) {
   check_conv(args.x, args.weight, args.offsets);
   cpu::check_matrix(args.dy, "dy");
   cpu::check_matrix(args.dx, "dx");

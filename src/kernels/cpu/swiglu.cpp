@@ -1,8 +1,8 @@
 // y = silu(z) u,  silu(z) = z sigmoid(z)
 //   backward:  du = dy silu(z),   dz = dy u sigmoid(z) (1 + z (1 - sigmoid(z)))
+#include "kernels/cpu/layers.h"
 #include "kernels/cpu/row_sums.h"
 #include "kernels/cpu/view_check.h"
-#include "kernels/layers.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/swiglu.cpp"
@@ -50,7 +50,7 @@ auto swiglu_row_backward() { return HWY_DYNAMIC_DISPATCH(SwigluRowBackward); }
 
 using cpu::floats;
 
-void swiglu_forward(const Device& device, const SwigluForward& args) {
+void cpu::swiglu_forward(const Device& device, const SwigluForward& args) {
   cpu::check_matrix(args.gate, "gate");
   cpu::check_matrix(args.up, "up");
   cpu::check_matrix(args.y, "y");
@@ -61,7 +61,7 @@ void swiglu_forward(const Device& device, const SwigluForward& args) {
   });
 }
 
-void swiglu_backward(const Device& device, const SwigluBackward& args) {
+void cpu::swiglu_backward(const Device& device, const SwigluBackward& args) {
   cpu::check_matrix(args.gate, "gate");
   cpu::check_matrix(args.up, "up");
   cpu::check_matrix(args.dy, "dy");

@@ -1,0 +1,73 @@
+#include "bench/train_bench.h"
+
+#include <algorithm>
+
+#include "bench/machine_limits.h"
+#include "core/error.h"
+#include "core/random.h"
+#include "core/threads.h"
+#include "model/flops.h"
+#include "train/trainer.h"
+
+namespace qdelta::bench {
+namespace {
+
+// Small, so that the weights stay what random ones are, however many steps are timed.
+constexpr float kLearningRate = 1e-5F;
+
+TokenBatch random_batch(std::int64_t vocabulary, std::int64_t sequences, std::int64_t tokens) {
+  Random random(11);
+  TokenBatch batch;
+  batch.offsets.push_back(0);
+  for (std::int64_t n = 0; n < sequences; ++n) {
+    auto next = static_cast<std::int32_t>(random.integer(0, vocabulary - 1));
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      batch.ids.push_back(next);
+      next = static_cast<std::int32_t>(random.integer(0, vocabulary - 1));
+      batch.targets.push_back(next);
+    }
+    batch.offsets.push_back((n + 1) * tokens);
+  }
+  batch.counted = sequences * tokens;
+  return batch;
+}
+
+}  // namespace
+
+TrainBenchReport run_train_bench(const TrainBenchOptions& options,
+                                 const std::function<void(const TrainBenchRow&)>& progress) {
+  require(options.tokens > 0, "a sequence needs at least one token, not {}", options.tokens);
+  require(options.steps > 0, "a benchmark needs at least one step, not {}", options.steps);
+  for (const std::int64_t batch : options.batches) {
+    require(batch > 0, "a batch needs at least one sequence, not {}", batch);
+  }
+  LanguageModel model(options.model);
+  initialise(model.layout(), 1, model.parameters());
+  Trainer trainer(model, OptimizerOptions{}, {options.threads}, false);
+
+  TrainBenchReport report;
+  report.threads = thread_count(options.threads);
+  report.parameters = model.layout().parameters();
+  report.flop_per_token = training_flop_per_token(model.layout());
+  for (const std::int64_t batch : options.batches) {
+    const std::vector<TokenBatch> pieces{random_batch(options.model.vocab_size, batch, options.tokens)};
+    TrainBenchRow row;
+    row.batch = batch;
+    row.tokens = options.tokens;
+    row.limit = matrix_rate(options.threads);
+    row.seconds = median_seconds(
+        [&] {
+          const StepResult result = trainer.step(pieces, kLearningRate);
+          if (result.skipped) fail(Status::internal, "the gradients of a random model are not finite");
+        },
+        options.steps, 0);
+    row.limit = std::max(row.limit, matrix_rate(options.threads));
+    row.tokens_per_s = static_cast<double>(batch * options.tokens) / row.seconds;
+    row.rate = row.tokens_per_s * report.flop_per_token;
+    report.rows.push_back(row);
+    progress(row);
+  }
+  return report;
+}
+
+}  // namespace qdelta::bench

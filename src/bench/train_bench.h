@@ -1,0 +1,40 @@
+// The benchmark of training: whole optimizer steps of a random model on random tokens, beside this machine's matrix
+// rate.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "model/config.h"
+
+namespace qdelta::bench {
+
+struct TrainBenchOptions {
+  ModelConfig model;
+  std::vector<std::int64_t> batches{4};  // sequences of a step
+  std::int64_t tokens = 512;             // of a sequence
+  int steps = 5;                         // timed, after one that is not
+  int threads = 0;
+};
+
+struct TrainBenchRow {
+  std::int64_t batch = 0, tokens = 0;
+  double seconds = 0;  // of a step, the median: forward, backward, clipping, AdamW
+  double tokens_per_s = 0;
+  double rate = 0;   // model FLOP/s (model/flops.h)
+  double limit = 0;  // FLOP/s of oneDNN's matrix product: the larger of a measurement before and one after
+};
+
+struct TrainBenchReport {
+  int threads = 0;
+  std::int64_t parameters = 0;
+  double flop_per_token = 0;
+  std::vector<TrainBenchRow> rows;
+};
+
+// Calls `progress` with each row as it is measured.
+[[nodiscard]] TrainBenchReport run_train_bench(const TrainBenchOptions& options,
+                                               const std::function<void(const TrainBenchRow&)>& progress);
+
+}  // namespace qdelta::bench

@@ -1,0 +1,79 @@
+// qdelta bench train: tokens per second of whole training steps.
+#include <CLI/CLI.hpp>
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+#include <memory>
+
+#include "bench/train_bench.h"
+#include "cli/bench_common.h"
+#include "model/parameters.h"
+
+namespace qdelta {
+namespace {
+
+struct TrainBenchFlags {
+  ModelFlags model;
+  bench::TrainBenchOptions options;
+  std::string json;
+};
+
+void print_row(const bench::TrainBenchRow& row) {
+  fmt::print("{:>6} {:>7} {:>12.1f} {:>10.1f} {:>9.1f} GFLOP/s {:>9.1f}% {:>8.1f} GFLOP/s\n", row.batch, row.tokens,
+             row.seconds * 1e3, row.tokens_per_s, row.rate / 1e9, 100 * row.rate / row.limit, row.limit / 1e9);
+  std::fflush(stdout);
+}
+
+nlohmann::ordered_json as_json(const bench::TrainBenchOptions& options, const bench::TrainBenchReport& report) {
+  nlohmann::ordered_json json{{"version", QDELTA_VERSION},
+                              {"model", model_as_json(options.model, report.parameters)},
+                              {"threads", report.threads},
+                              {"flop_per_token", report.flop_per_token}};
+  for (const bench::TrainBenchRow& row : report.rows) {
+    json["rows"].push_back({{"batch", row.batch},
+                            {"tokens", row.tokens},
+                            {"seconds_per_step", row.seconds},
+                            {"tokens_per_s", row.tokens_per_s},
+                            {"flop_per_s", row.rate},
+                            {"limit", row.limit}});
+  }
+  return json;
+}
+
+void run(TrainBenchFlags& flags) {
+  flags.options.model = bench_model(flags.model);
+  fmt::print("{}\n\n{:>6} {:>7} {:>12} {:>10} {:>17} {:>10} {:>16}\n",
+             describe_model(flags.options.model, ParameterLayout(flags.options.model).parameters()), "batch", "tokens",
+             "ms per step", "tokens/s", "rate", "of limit", "limit");
+  std::fflush(stdout);
+  const bench::TrainBenchReport report = bench::run_train_bench(flags.options, print_row);
+  fmt::print("\nThreads: {}. The limit is oneDNN's float32 matrix product in the same run.\n", report.threads);
+  if (!flags.json.empty()) write_report(flags.json, as_json(flags.options, report));
+}
+
+}  // namespace
+
+void add_bench_train(CLI::App& group) {
+  CLI::App* command = group.add_subcommand("train", "Training steps of a random model");
+  auto flags = std::make_shared<TrainBenchFlags>();
+  bench::TrainBenchOptions& options = flags->options;
+  command->add_option("--batch", options.batches, "Sequences of a step, comma-separated")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--tokens", options.tokens, "Of a sequence")->capture_default_str();
+  command->add_option("--steps", options.steps, "Steps to time, after one that is not")->capture_default_str();
+  command->add_option("--threads", options.threads, "0: all cores")->capture_default_str();
+  command->add_option("--json", flags->json, "Also write the results to this file");
+  add_bench_model(*command, flags->model);
+  command->footer(
+      "A step is all of it: forward, backward, clipping, AdamW, on random tokens; times are medians. The rate counts "
+      "the FLOP\nof the model, two for each weight and token forward and four backward, and the chunk form of the "
+      "recurrence. Its limit is\noneDNN's float32 matrix product on the same threads, the larger of a measurement "
+      "before and one after. The\nvocabulary is small unless you say otherwise: products with a large one run at the "
+      "limit and would flatter the rest.\n\n"
+      "Example:  qdelta bench train --width 512 --layers 8 --batch 1,4 --json train.json");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace qdelta

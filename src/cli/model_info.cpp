@@ -1,0 +1,135 @@
+#include "cli/model_info.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "model/language_model.h"
+
+namespace qdelta {
+namespace {
+
+constexpr std::int64_t kFloat = sizeof(float);
+
+struct ModelSizes {
+  std::int64_t parameters = 0, embedding = 0, head = 0, block = 0;  // block: of each; head: 0 where it is tied
+  std::int64_t state_bytes = 0;                                     // of one sequence
+  std::int64_t weight_bytes = 0, optimizer_bytes = 0;               // gradients take as much as weights
+  std::int64_t activation_bytes = 0, recomputed_bytes = 0;          // with recomputation
+};
+
+std::int64_t activation_bytes(const ParameterLayout& layout, std::int64_t batch, std::int64_t tokens, bool recompute) {
+  return static_cast<std::int64_t>(ModelRunner::training_bytes(layout, {}, batch, tokens, recompute));
+}
+
+// As ModelStates lays them out.
+std::int64_t state_bytes(const ModelConfig& c) {
+  const std::int64_t conv = c.use_short_conv ? (c.conv_size - 1) * (2 * c.key_width() + c.value_width()) : 0;
+  return c.num_hidden_layers * (conv + c.value_heads() * c.head_dim * c.value_dim()) * kFloat;
+}
+
+ModelSizes sizes_of(const ParameterLayout& layout, std::int64_t batch, std::int64_t tokens) {
+  const ModelConfig& c = layout.config;
+  ModelSizes sizes;
+  sizes.parameters = layout.parameters();
+  sizes.embedding = layout.embeddings.shape.elements();
+  sizes.head = c.tie_word_embeddings ? 0 : layout.head.shape.elements();
+  sizes.block = (sizes.parameters - sizes.embedding - sizes.head - c.hidden_size) / c.num_hidden_layers;
+  sizes.state_bytes = state_bytes(c);
+  sizes.weight_bytes = layout.size * kFloat;
+  sizes.optimizer_bytes = 2 * sizes.weight_bytes;
+  sizes.activation_bytes = activation_bytes(layout, batch, tokens, false);
+  sizes.recomputed_bytes = activation_bytes(layout, batch, tokens, true);
+  return sizes;
+}
+
+// 1234567 as 1,234,567
+std::string grouped(std::int64_t number) {
+  std::string text = std::to_string(number);
+  for (auto at = static_cast<std::int64_t>(text.size()) - 3; at > 0; at -= 3) {
+    text.insert(text.begin() + at, ',');
+  }
+  return text;
+}
+
+void print_for_people(const ModelInfoOptions& options, const ModelConfig& c, const ModelSizes& sizes) {
+  const auto line = [](const char* label, const std::string& text) { fmt::print("{:<16}{}\n", label, text); };
+  const std::int64_t fixed = 2 * sizes.weight_bytes + sizes.optimizer_bytes;
+  fmt::print("{}\n\n", options.model);
+  line("Rule", fmt::format("{} ({})", traits_of(c.rule).title, traits_of(c.rule).name));
+  line("Layers", fmt::format("{} of width {}", c.num_hidden_layers, c.hidden_size));
+  line("Heads", c.value_heads() == c.num_heads
+                    ? fmt::format("{}, keys of {}, values of {}", c.num_heads, c.head_dim, c.value_dim())
+                    : fmt::format("{} of keys ({} wide), {} of values ({} wide)", c.num_heads, c.head_dim,
+                                  c.value_heads(), c.value_dim()));
+  line("MLP", c.use_mlp ? fmt::format("width {}", c.mlp_width()) : "none");
+  line("Vocabulary", fmt::format("{}", c.vocab_size));
+  line("Parameters", grouped(sizes.parameters));
+  line("  embedding", grouped(sizes.embedding));
+  line("  output head", c.tie_word_embeddings ? "the embedding" : grouped(sizes.head));
+  line("  each block", grouped(sizes.block));
+  line("Weights", size_text(sizes.weight_bytes));
+  line("State", fmt::format("{} per sequence, whatever its length", size_text(sizes.state_bytes)));
+  fmt::print("\nMemory for training on batches of {} x {} tokens\n", options.batch, options.tokens);
+  line("  gradients", size_text(sizes.weight_bytes));
+  line("  optimizer", fmt::format("{} (two moments)", size_text(sizes.optimizer_bytes)));
+  line("  activations",
+       fmt::format("{}, with recomputation {}", size_text(sizes.activation_bytes), size_text(sizes.recomputed_bytes)));
+  line("  in all", fmt::format("{}, with recomputation {} (weights included)",
+                               size_text(fixed + sizes.activation_bytes), size_text(fixed + sizes.recomputed_bytes)));
+}
+
+nlohmann::ordered_json for_machines(const ModelInfoOptions& options, const ModelConfig& c, const ModelSizes& sizes) {
+  const std::int64_t fixed = 2 * sizes.weight_bytes + sizes.optimizer_bytes;
+  return {{"model", options.model},
+          {"rule", traits_of(c.rule).name},
+          {"layers", c.num_hidden_layers},
+          {"width", c.hidden_size},
+          {"key_heads", c.num_heads},
+          {"value_heads", c.value_heads()},
+          {"K", c.head_dim},
+          {"V", c.value_dim()},
+          {"mlp_width", c.mlp_width()},
+          {"vocab_size", c.vocab_size},
+          {"parameters",
+           {{"total", sizes.parameters}, {"embedding", sizes.embedding}, {"head", sizes.head}, {"block", sizes.block}}},
+          {"weight_bytes", sizes.weight_bytes},
+          {"state_bytes", sizes.state_bytes},
+          {"training",
+           {{"batch", options.batch},
+            {"tokens", options.tokens},
+            {"gradient_bytes", sizes.weight_bytes},
+            {"optimizer_bytes", sizes.optimizer_bytes},
+            {"activation_bytes", sizes.activation_bytes},
+            {"activation_bytes_recomputed", sizes.recomputed_bytes},
+            {"total_bytes", fixed + sizes.activation_bytes},
+            {"total_bytes_recomputed", fixed + sizes.recomputed_bytes}}}};
+}
+
+}  // namespace
+
+std::string size_text(std::int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  return fmt::format("{:.4g} {}", value, kUnits[unit]);
+}
+
+void print_model_info(const ModelInfoOptions& options) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 20;
+  require(options.batch > 0 && options.batch <= kMost, "--batch is {}, expected 1 to {}", options.batch, kMost);
+  require(options.tokens > 0 && options.tokens <= kMost, "--tokens is {}, expected 1 to {}", options.tokens, kMost);
+  const ModelConfig config = load_config(options.model);
+  const ModelSizes sizes = sizes_of(ParameterLayout(config), options.batch, options.tokens);
+  if (options.json) {
+    const auto replace = nlohmann::ordered_json::error_handler_t::replace;  // a path may have any bytes
+    fmt::print("{}\n", for_machines(options, config, sizes).dump(2, ' ', false, replace));
+  } else {
+    print_for_people(options, config, sizes);
+  }
+}
+
+}  // namespace qdelta

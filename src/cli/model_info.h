@@ -1,0 +1,20 @@
+// What `qdelta info --model` says: the size of a model, and the memory that it takes to run and to train.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace qdelta {
+
+struct ModelInfoOptions {
+  std::string model;  // a config.json, or a folder that holds one
+  std::int64_t batch = 8, tokens = 512;
+  bool json = false;
+};
+
+void print_model_info(const ModelInfoOptions& options);
+
+// "1.5 MiB"
+[[nodiscard]] std::string size_text(std::int64_t bytes);
+
+}  // namespace qdelta

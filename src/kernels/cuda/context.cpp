@@ -1,0 +1,57 @@
+#include "kernels/cuda/context.h"
+
+namespace qdelta::cuda {
+
+void check(cudaError_t result, const char* call) {
+  if (result == cudaSuccess) return;
+  const Status status = result == cudaErrorMemoryAllocation ? Status::out_of_memory : Status::internal;
+  fail(status, "CUDA: {} ({}) in {}", cudaGetErrorString(result), cudaGetErrorName(result), call);
+}
+
+void check(cublasStatus_t result, const char* call) {
+  if (result == CUBLAS_STATUS_SUCCESS) return;
+  fail(Status::internal, "cuBLASLt: status {} in {}", static_cast<int>(result), call);
+}
+
+Context::Context(int ordinal) : ordinal_(ordinal) {
+  QDELTA_CUDA(cudaSetDevice(ordinal));
+  int major = 0;
+  int minor = 0;
+  QDELTA_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal));
+  QDELTA_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal));
+  compute_capability_ = 10 * major + minor;
+  if (compute_capability_ < 80) {
+    cudaDeviceProp properties{};
+    QDELTA_CUDA(cudaGetDeviceProperties(&properties, ordinal));
+    fail(Status::unsupported, "GPU {} ({}) has compute capability {}.{}; 8.0 or newer is needed", ordinal,
+         properties.name, major, minor);
+  }
+  QDELTA_CUDA(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, ordinal));
+  QDELTA_CUDA(cudaDeviceGetAttribute(&shared_memory_, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal));
+  QDELTA_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  QDELTA_CUDA(cublasLtCreate(&matrix_));
+  QDELTA_CUDA(cudaMalloc(reinterpret_cast<void**>(&matrix_workspace_), kMatrixWorkspace));
+}
+
+Context::~Context() {
+  cudaFree(scratch_);
+  cudaFree(matrix_workspace_);
+  if (matrix_ != nullptr) cublasLtDestroy(matrix_);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+std::span<std::byte> Context::scratch(std::size_t bytes) const {
+  if (bytes > scratch_size_) {
+    synchronize();  // work that still uses the old one
+    QDELTA_CUDA(cudaFree(scratch_));
+    scratch_ = nullptr;
+    scratch_size_ = 0;
+    QDELTA_CUDA(cudaMalloc(reinterpret_cast<void**>(&scratch_), bytes));
+    scratch_size_ = bytes;
+  }
+  return {scratch_, scratch_size_};
+}
+
+void Context::synchronize() const { QDELTA_CUDA(cudaStreamSynchronize(stream_)); }
+
+}  // namespace qdelta::cuda

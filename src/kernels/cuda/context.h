@@ -1,0 +1,58 @@
+// One GPU as the kernels see it: a stream to launch on, the matrix library's handle, and checks of every call.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "core/error.h"
+#include "kernels/cuda/matrix_plans.h"
+
+namespace qdelta::cuda {
+
+// Throws an Error that names the call and what CUDA says of it.
+void check(cudaError_t result, const char* call);
+void check(cublasStatus_t result, const char* call);
+#define QDELTA_CUDA(call) ::qdelta::cuda::check((call), #call)
+// After a launch: its error, if any, under the kernel's name.
+inline void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
+
+// Everything on one device happens on one stream, in order.
+class Context {
+ public:
+  explicit Context(int ordinal);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  [[nodiscard]] int ordinal() const { return ordinal_; }
+  [[nodiscard]] cudaStream_t stream() const { return stream_; }
+  [[nodiscard]] cublasLtHandle_t matrix() const { return matrix_; }
+  [[nodiscard]] std::span<std::byte> matrix_workspace() const { return {matrix_workspace_, kMatrixWorkspace}; }
+  [[nodiscard]] MatrixPlans& matrix_plans() const { return *matrix_plans_; }
+  [[nodiscard]] int processors() const { return processors_; }
+  [[nodiscard]] int shared_memory() const { return shared_memory_; }            // bytes a block may have, opted in
+  [[nodiscard]] int compute_capability() const { return compute_capability_; }  // 80, 90, ...
+  // Memory for the partial sums of one op, at least `bytes`; the next op may use the same. Grows when a shape is new.
+  [[nodiscard]] std::span<std::byte> scratch(std::size_t bytes) const;
+  void synchronize() const;
+
+ private:
+  static constexpr std::size_t kMatrixWorkspace = std::size_t{32} << 20;
+
+  int ordinal_;
+  int processors_ = 0;
+  int shared_memory_ = 0;
+  int compute_capability_ = 0;
+  cudaStream_t stream_ = nullptr;
+  cublasLtHandle_t matrix_ = nullptr;
+  std::byte* matrix_workspace_ = nullptr;
+  mutable std::byte* scratch_ = nullptr;
+  mutable std::size_t scratch_size_ = 0;
+  std::unique_ptr<MatrixPlans> matrix_plans_ = std::make_unique<MatrixPlans>();
+};
+
+}  // namespace qdelta::cuda

@@ -1,0 +1,118 @@
+// y = x w^T;  dx = dy w;  dw += dy^T x: cuBLASLt with float32 sums, and float32 products where the operands are float32
+// (never tf32). Of a single row y = x w^T is bound by reading w, and a kernel of our own streams it.
+#include "kernels/cuda/layers.h"
+#include "kernels/cuda/matrix_plans.h"
+#include "kernels/cuda/views.h"
+
+namespace qdelta::cuda {
+namespace {
+
+// One row ------------------------------------------------------------------------------------------------------------
+// A warp for each output.
+template <class T>
+__global__ __launch_bounds__(kBlock) void linear_one_row(const T* x, Rows<T> w, Rows<Either> y, int inner, int outputs,
+                                                         bool add) {
+  constexpr int N = kAccess<T>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int o = static_cast<int>(blockIdx.x) * (kBlock / 32) + static_cast<int>(threadIdx.x) / 32;
+  if (o >= outputs) return;
+  float sum = 0;
+#pragma unroll 8
+  for (int c = lane * N; c < inner; c += 32 * N) {
+    const auto weights = w.template load<N>(o, c);
+    const auto values = *reinterpret_cast<const Pack<T, N>*>(x + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum = fmaf(values[i], weights[i], sum);
+  }
+  sum = warp_sum(sum);
+  if (lane == 0) y.put(o, add ? y.at(o) + sum : sum);
+}
+
+// Many ----------------------------------------------------------------------------------------------------------------
+// The largest power of two up to 16 that the pointer and the stride between rows are multiples of, in bytes.
+int alignment_of(const ConstTensorView& view) {
+  auto bits = reinterpret_cast<std::uintptr_t>(view.data) | std::uintptr_t{16};
+  bits |= static_cast<std::uintptr_t>(view.step(0)) * size_of(view.dtype);
+  return static_cast<int>(bits & (~bits + 1));
+}
+
+// Of a matrix of one row the stride says nothing, and may be anything.
+std::int64_t stride_of(const ConstTensorView& view) {
+  return view.extent(0) > 1 ? view.step(0) : std::max<std::int64_t>(view.step(0), view.extent(1));
+}
+
+// c = op(a) op(b), or +=.
+void product(const Context& context, const ConstTensorView& a, bool transpose_a, const ConstTensorView& b,
+             bool transpose_b, const TensorView& c, bool add) {
+  const std::int64_t inner = a.extent(transpose_a ? 0 : 1);
+  if (c.shape.elements() == 0) return;
+  if (inner == 0) {
+    if (!add) {
+      QDELTA_CUDA(cudaMemset2DAsync(c.data, static_cast<std::size_t>(stride_of(c)) * size_of(c.dtype), 0,
+                                    static_cast<std::size_t>(c.extent(1)) * size_of(c.dtype),
+                                    static_cast<std::size_t>(c.extent(0)), context.stream()));
+    }
+    return;
+  }
+  MatrixProduct p;
+  p.rows = c.extent(0);
+  p.cols = c.extent(1);
+  p.inner = inner;
+  p.a = {stride_of(a), transpose_a};
+  p.b = {stride_of(b), transpose_b};
+  p.ldc = stride_of(c);
+  p.in = a.dtype;
+  p.out = c.dtype;
+  p.alignment = std::min({alignment_of(a), alignment_of(b), alignment_of(c)});
+  context.matrix_plans().run(context, p, a.data, b.data, c.data, add);
+}
+
+void check_linear(const ConstTensorView& x, const ConstTensorView& w, const ConstTensorView& y, const char* name) {
+  check_matrix(x, "x");
+  check_matrix(w, "w");
+  check_matrix(y, name);
+  require(x.extent(1) == w.extent(1) && y.extent(0) == x.extent(0) && y.extent(1) == w.extent(0),
+          "linear: x {}, w {} and {} {} do not fit", x.shape.text(), w.shape.text(), name, y.shape.text());
+  require(x.dtype == w.dtype, "linear: x is {} but w is {}", name_of(x.dtype), name_of(w.dtype));
+}
+
+}  // namespace
+
+void linear_forward(const Context& context, const LinearForward& args) {
+  check_linear(args.x, args.w, args.y, "y");
+  require(args.x.dtype == DType::bf16 || args.y.dtype == DType::f32, "linear: x is F32 but y is {}",
+          name_of(args.y.dtype));
+  const std::int64_t rows = args.x.extent(0);
+  if (rows == 1 && args.x.extent(1) > 0 && args.w.extent(0) > 0 &&
+      aligned(args.x.dtype == DType::bf16 ? 8 : 4, {args.x, args.w})) {
+    with_type(args.x.dtype, [&](auto type) {
+      using T = typename decltype(type)::type;
+      const std::int64_t outputs = args.w.extent(0);
+      linear_one_row<T><<<blocks_for(outputs, kBlock / 32), kBlock, 0, context.stream()>>>(
+          reinterpret_cast<const T*>(args.x.data), rows_of<T>(args.w), rows_of<Either>(args.y),
+          static_cast<int>(args.x.extent(1)), static_cast<int>(outputs), args.add);
+      check_launch("linear_one_row");
+    });
+    return;
+  }
+  product(context, args.x, false, args.w, true, args.y, args.add);
+}
+
+void linear_backward(const Context& context, const LinearBackward& args) {
+  check_linear(args.x, args.w, args.dy, "dy");
+  require(args.dy.dtype == args.w.dtype, "linear: dy is {} but w is {}", name_of(args.dy.dtype), name_of(args.w.dtype));
+  if (args.dx) {
+    check_matrix(args.dx, args.x.shape, "dx");
+    require(args.w.dtype == DType::bf16 || args.dx.dtype == DType::f32, "linear: w is F32 but dx is {}",
+            name_of(args.dx.dtype));
+    product(context, args.dy, false, args.w, false, args.dx, args.add_dx);
+  }
+  if (args.dw) {
+    check_matrix(args.dw, args.w.shape, "dw");
+    require(args.dw.dtype == DType::f32, "linear: dw is {}, but gradients of parameters are F32",
+            name_of(args.dw.dtype));
+    product(context, args.dy, true, args.x, false, args.dw, true);
+  }
+}
+
+}  // namespace qdelta::cuda

@@ -1,0 +1,107 @@
+// cuBLASLt thinks in columns: a row-major matrix is to it the transpose, with the same stride. So c = op(a) op(b) is
+// asked for as c^T = op(b)^T op(a)^T: b goes first, and an operand that is stored as it is used counts as not
+// transposed.
+#include "kernels/cuda/matrix_plans.h"
+
+#include "kernels/cuda/context.h"
+
+namespace qdelta::cuda {
+namespace {
+
+cudaDataType_t cuda_type(DType type) { return type == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+template <class T>
+void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t name, const T& value) {
+  QDELTA_CUDA(cublasLtMatmulDescSetAttribute(descriptor, name, &value, sizeof(value)));
+}
+template <class T>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t name, const T& value) {
+  QDELTA_CUDA(cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof(value)));
+}
+
+}  // namespace
+
+bool operator==(const MatrixProduct& x, const MatrixProduct& y) {
+  return x.rows == y.rows && x.cols == y.cols && x.inner == y.inner && x.a.ld == y.a.ld &&
+         x.a.transposed == y.a.transposed && x.b.ld == y.b.ld && x.b.transposed == y.b.transposed && x.ldc == y.ldc &&
+         x.in == y.in && x.out == y.out && x.alignment == y.alignment;
+}
+
+std::size_t MatrixPlans::Hash::operator()(const MatrixProduct& p) const {
+  std::uint64_t hash = 0;
+  for (const std::int64_t value :
+       {p.rows, p.cols, p.inner, p.a.ld, p.b.ld, p.ldc, std::int64_t{p.a.transposed}, std::int64_t{p.b.transposed},
+        static_cast<std::int64_t>(p.in), static_cast<std::int64_t>(p.out), std::int64_t{p.alignment}}) {
+    hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15U;
+    hash ^= hash >> 29U;
+  }
+  return static_cast<std::size_t>(hash);
+}
+
+// What cuBLASLt calls A is our b, and its B is our a.
+struct MatrixPlans::Plan {
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
+  cublasLtMatmulAlgo_t algorithm{};
+
+  Plan(const Context& context, const MatrixProduct& p) {
+    QDELTA_CUDA(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    set(operation, CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(operation, CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    layout(&b, p.in, p.rows, p.inner, p.a);
+    layout(&a, p.in, p.inner, p.cols, p.b);
+    layout(&c, p.out, p.rows, p.cols, {p.ldc, false});
+
+    cublasLtMatmulPreference_t preference = nullptr;
+    QDELTA_CUDA(cublasLtMatmulPreferenceCreate(&preference));
+    const std::uint64_t workspace = context.matrix_workspace().size();
+    const auto alignment = static_cast<std::uint32_t>(p.alignment);
+    set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
+    cublasLtMatmulHeuristicResult_t best{};
+    int found = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(context.matrix(), operation, a, b, c, c, preference, 1, &best, &found);
+    cublasLtMatmulPreferenceDestroy(preference);
+    QDELTA_CUDA(status);
+    require(found > 0, "the matrix library has no product of {} x {} x {} for these types and strides", p.rows, p.cols,
+            p.inner);
+    algorithm = best.algo;
+  }
+  ~Plan() {
+    for (cublasLtMatrixLayout_t each : {a, b, c}) {
+      if (each != nullptr) cublasLtMatrixLayoutDestroy(each);
+    }
+    if (operation != nullptr) cublasLtMatmulDescDestroy(operation);
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+ private:
+  // Of an operand that is rows x cols once transposed as it says.
+  static void layout(cublasLtMatrixLayout_t* out, DType type, std::int64_t rows, std::int64_t cols,
+                     const MatrixProduct::Operand& operand) {
+    if (operand.transposed) std::swap(rows, cols);
+    QDELTA_CUDA(cublasLtMatrixLayoutCreate(out, cuda_type(type), static_cast<std::uint64_t>(cols),
+                                           static_cast<std::uint64_t>(rows), operand.ld));
+  }
+};
+
+MatrixPlans::MatrixPlans() = default;
+MatrixPlans::~MatrixPlans() = default;
+
+void MatrixPlans::run(const Context& context, const MatrixProduct& product, const void* a, const void* b, void* c,
+                      bool add) {
+  std::unique_ptr<Plan>& plan = plans_[product];
+  if (plan == nullptr) plan = std::make_unique<Plan>(context, product);
+  const float one = 1.0F;
+  const float beta = add ? 1.0F : 0.0F;
+  QDELTA_CUDA(cublasLtMatmul(context.matrix(), plan->operation, &one, b, plan->a, a, plan->b, &beta, c, plan->c, c,
+                             plan->c, &plan->algorithm, context.matrix_workspace().data(),
+                             context.matrix_workspace().size(), context.stream()));
+}
+
+}  // namespace qdelta::cuda

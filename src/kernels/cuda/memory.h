@@ -1,0 +1,23 @@
+// GPUs and their memory, for kernels/device.h.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace qdelta::cuda {
+
+class Context;
+
+[[nodiscard]] std::vector<std::string> names();
+[[nodiscard]] std::shared_ptr<const Context> open(int ordinal);
+
+[[nodiscard]] std::byte* allocate(std::size_t bytes);
+void release(std::byte* data) noexcept;
+void copy_in(const Context& context, void* to, const void* host, std::size_t bytes);
+void copy_out(const Context& context, void* host, const void* from, std::size_t bytes);
+void copy_within(const Context& context, void* to, const void* from, std::size_t bytes);
+void clear(const Context& context, void* data, std::size_t bytes);
+
+}  // namespace qdelta::cuda

@@ -1,0 +1,354 @@
+// The host's part of the chunkwise recurrence: checks, the division of the workspace, and the order of the launches.
+#include "kernels/cuda/recurrence_chunk.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/memory.h"
+#include "kernels/cpu/recurrence_layout.h"
+#include "kernels/cuda/recurrence_chunk_args.h"
+#include "kernels/recurrence_check.h"
+
+namespace qdelta::cuda {
+namespace {
+
+constexpr std::size_t kWorkspaceAlignment = 256;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Checks, beyond those of all forms.
+
+void check_contiguous(std::string_view name, const ConstTensorView& view) {
+  if (!view) return;
+  const int last = view.shape.rank - 1;
+  require(view.step(last) == 1 || view.extent(last) <= 1,
+          "the last axis of {} has stride {}; on the GPU it must be contiguous", name, view.step(last));
+}
+
+void check_chunk_states(const ConstTensorView& states, const cpu::RecurrenceLayout& at, const Execution& run) {
+  if (!states) return;
+  require(run.chunk == 0 || run.chunk == kChunk, "chunk_states of chunks of {} tokens; on the GPU chunks have {}",
+          run.chunk, kChunk);
+  const Shape expected{at.total_chunks, at.HV, at.K, at.V};
+  require(states.shape == expected, "chunk_states has shape {}, expected [chunks, HV, K, V] = {}", states.shape.text(),
+          expected.text());
+  require(states.dtype == DType::f32 || states.dtype == DType::bf16, "chunk_states is {}, expected F32 or BF16",
+          name_of(states.dtype));
+  check_contiguous("chunk_states", states);
+}
+
+void check_inputs(const RecurrenceInputs& in, const cpu::RecurrenceLayout& at) {
+  require(at.K <= kWidestKeys, "K is {}; on the GPU it is at most {}", at.K, kWidestKeys);
+  constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t units = std::max(at.total_chunks, at.N) * at.HV;
+  require(units <= kMostBlocks / std::max<std::int64_t>(1, ceil_div(at.V, kColumns)),
+          "{} chunks of {} heads are too many for one launch", at.total_chunks, at.HV);
+  check_contiguous("q", in.q);
+  check_contiguous("k", in.k);
+  check_contiguous("v", in.v);
+  check_contiguous("h0", in.h0);
+}
+
+void check_call(const RecurrenceForward& args, const cpu::RecurrenceLayout& at) {
+  RecurrenceForward common = args;
+  common.chunk_states = {};  // may be bf16 here
+  check(common);
+  check_inputs(args.in, at);
+  check_chunk_states(args.chunk_states, at, args.run);
+  check_contiguous("o", args.o);
+  check_contiguous("ht", args.ht);
+}
+
+void check_call(const RecurrenceBackward& args, const cpu::RecurrenceLayout& at) {
+  RecurrenceBackward common = args;
+  common.chunk_states = {};
+  check(common);
+  check_inputs(args.in, at);
+  check_chunk_states(args.chunk_states, at, args.run);
+  check_contiguous("do", args.d_o);
+  check_contiguous("dht", args.d_ht);
+  check_contiguous("dq", args.dq);
+  check_contiguous("dk", args.dk);
+  check_contiguous("dv", args.dv);
+  check_contiguous("dh0", args.dh0);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Views as the kernels take them.
+
+// Whether every row starts at a multiple of 16 bytes and is a whole number of them. A stride does not matter along an
+// axis of one.
+template <class Byte>
+bool in_vectors(const BasicView<Byte>& view, int outer_axes) {
+  const auto size = static_cast<std::int64_t>(size_of(view.dtype));
+  if (reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0) return false;
+  for (int axis = 0; axis < outer_axes; ++axis) {
+    if (view.extent(axis) > 1 && view.step(axis) * size % 16 != 0) return false;
+  }
+  return view.shape.rank == outer_axes || view.extent(outer_axes) * size % 16 == 0;
+}
+
+template <class Byte>
+TokensOf<Byte> tokens_of(const BasicView<Byte>& view) {
+  if (!view) return {};
+  return {view.data,
+          view.step(0),
+          view.step(1),
+          view.step(2),
+          view.dtype == DType::bf16,
+          view.shape.rank == 4 && in_vectors(view, 3)};
+}
+template <class Byte>
+StatesOf<Byte> states_of(const BasicView<Byte>& view) {
+  if (!view) return {};
+  return {view.data,
+          view.step(0),
+          view.step(1),
+          view.step(2),
+          static_cast<int>(view.extent(3)),
+          view.dtype == DType::bf16,
+          in_vectors(view, 3)};
+}
+StatesIn read_only(const StatesOut& states) {
+  return {states.data, states.index, states.head, states.key, states.columns, states.bf16, states.vectors};
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What both directions have in common.
+
+struct Plan {
+  cpu::RecurrenceLayout at;
+  Dims dims;
+  Chunks chunks;
+  Prepared prepared;
+  bool bf16;  // of the operands
+  std::int64_t slots;
+  const RuleTraits& traits;
+
+  Plan(const RecurrenceInputs& in, bool bf16_operands, bool backward, BumpAllocator& memory)
+      : at(in, kChunk), bf16(bf16_operands), slots(at.total_chunks * at.HV), traits(traits_of(in.rule)) {
+    dims.heads = static_cast<int>(at.H);
+    dims.value_heads = static_cast<int>(at.HV);
+    dims.shared = static_cast<int>(at.HV / at.H);
+    dims.keys = static_cast<int>(at.K);
+    dims.values = static_cast<int>(at.V);
+    dims.blocks = static_cast<int>(std::max<std::int64_t>(1, ceil_div(at.V, kColumns)));
+    chunks.sequences = at.N;
+    chunks.tokens = at.T;
+    chunks.per_sequence = in.cu_seqlens.empty() ? ceil_div(at.T, kChunk) : 0;
+    chunks.total = at.total_chunks;
+    if (!in.cu_seqlens.empty()) {
+      chunks.offsets = memory.take<std::int64_t>(at.N + 1);
+      chunks.first = memory.take<std::int64_t>(at.N + 1);
+      chunks.owner = memory.take<std::int32_t>(at.total_chunks);
+    }
+    prepared.attend = operands(memory, matrix_parts(bf16) * kMatrix);
+    if (traits.erases) prepared.inverse = operands(memory, matrix_parts(bf16) * kMatrix);
+    if (traits.erases && backward) prepared.read = operands(memory, matrix_parts(bf16) * kMatrix);
+    prepared.factors = memory.take<float>(slots * kFactors * kChunk);
+  }
+
+  [[nodiscard]] std::int64_t operand_size() const { return bf16 ? 2 : 4; }
+  // Operands for every chunk and head.
+  [[nodiscard]] std::byte* operands(BumpAllocator& memory, std::int64_t each) const {
+    return memory.take<std::byte>(slots * each * operand_size());
+  }
+  // [chunk, head, K, V] of the operands, V padded to whole blocks.
+  [[nodiscard]] StatesOut operand_states(BumpAllocator& memory) const {
+    const std::int64_t columns = std::int64_t{dims.blocks} * kColumns;
+    return {operands(memory, at.K * columns),
+            at.HV * at.K * columns,
+            at.K * columns,
+            columns,
+            static_cast<int>(columns),
+            bf16,
+            true};
+  }
+  // [token][V] of the operands, likewise padded.
+  [[nodiscard]] std::byte* operand_rows(BumpAllocator& memory) const {
+    return operands(memory, std::int64_t{kChunk} * dims.blocks * kColumns);
+  }
+
+  void prepare(const Context& context, const RecurrenceInputs& in) const {
+    if (chunks.offsets != nullptr) {
+      // From pageable memory: the call returns when it has been read.
+      QDELTA_CUDA(cudaMemcpyAsync(const_cast<std::int64_t*>(chunks.offsets), in.cu_seqlens.data(),
+                                  in.cu_seqlens.size_bytes(), cudaMemcpyHostToDevice, context.stream()));
+      launch_locate(context, chunks);
+    }
+    if (slots == 0) return;
+    PrepareArgs args{dims,
+                     chunks,
+                     in.rule,
+                     traits.erases,
+                     in.qk_l2norm,
+                     in.scale,
+                     tokens_of(in.q),
+                     tokens_of(in.k),
+                     tokens_of(in.g),
+                     tokens_of(in.beta),
+                     tokens_of(in.lambda),
+                     prepared};
+    launch_prepare(context, args, bf16);
+  }
+
+  // The forward scan without outputs.
+  [[nodiscard]] ForwardScanArgs forward_scan(const RecurrenceInputs& in) const {
+    ForwardScanArgs args{};
+    args.dims = dims;
+    args.chunks = chunks;
+    args.erases = traits.erases;
+    args.mixes = traits.reads_lambda;
+    args.q = tokens_of(in.q);
+    args.k = tokens_of(in.k);
+    args.v = tokens_of(in.v);
+    args.prepared = prepared;
+    args.entry = states_of(in.h0);
+    return args;
+  }
+};
+
+bool bf16_operands(const RecurrenceInputs& in) {
+  return in.q.dtype == DType::bf16 && in.k.dtype == DType::bf16 && in.v.dtype == DType::bf16;
+}
+
+void check_space(std::span<std::byte> workspace, std::size_t needed) {
+  require(workspace.size() >= needed, "the workspace has {} bytes, {} are needed", workspace.size(), needed);
+  require(needed == 0 || reinterpret_cast<std::uintptr_t>(workspace.data()) % kWorkspaceAlignment == 0,
+          "the workspace does not start at a multiple of {} bytes", kWorkspaceAlignment);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What the backward needs beyond that.
+
+struct BackwardPlan {
+  BumpAllocator memory;
+  Plan plan;
+  StatesOut states;  // where the caller has none
+  StatesOut d_states;
+  std::byte *fresh, *d_residual;
+  bool in_parts;  // rows of dq and dk are finished by a launch of their own
+  float *dq_parts = nullptr, *dk_parts = nullptr, *d_key_square = nullptr;
+
+  BackwardPlan(const RecurrenceBackward& args, std::byte* base)
+      : memory(base), plan(args.in, bf16_operands(args.in) && args.d_o.dtype == DType::bf16, true, memory) {
+    if (!args.chunk_states) states = plan.operand_states(memory);
+    d_states = plan.operand_states(memory);
+    fresh = plan.operand_rows(memory);
+    d_residual = plan.operand_rows(memory);
+    const cpu::RecurrenceLayout& at = plan.at;
+    in_parts = at.HV != at.H || plan.dims.keys > gradient_keys(padded_keys(plan.dims.keys), plan.bf16);
+    if (in_parts) {
+      dq_parts = memory.take<float>(at.B * at.T * at.HV * at.K);
+      dk_parts = memory.take<float>(at.B * at.T * at.HV * at.K);
+      d_key_square = memory.take<float>(at.B * at.T * at.HV);
+    }
+  }
+};
+
+}  // namespace
+
+void allow_shared_memory(const Context& context, const void* kernel, int bytes) {
+  cudaFuncAttributes attributes{};
+  QDELTA_CUDA(cudaFuncGetAttributes(&attributes, kernel));
+  const std::size_t needed = attributes.sharedSizeBytes + static_cast<std::size_t>(bytes);
+  if (needed > static_cast<std::size_t>(context.shared_memory())) {
+    fail(Status::unsupported,
+         "the chunkwise recurrence needs {} bytes of shared memory at this width and type; GPU {} has {}", needed,
+         context.ordinal(), context.shared_memory());
+  }
+  QDELTA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
+
+std::size_t recurrence_chunk_workspace(const Context& /*context*/, const RecurrenceForward& args) {
+  check_call(args, cpu::RecurrenceLayout(args.in, kChunk));
+  BumpAllocator memory(nullptr);
+  (void)Plan(args.in, bf16_operands(args.in), false, memory);
+  return memory.used();
+}
+
+std::size_t recurrence_chunk_workspace(const Context& /*context*/, const RecurrenceBackward& args) {
+  check_call(args, cpu::RecurrenceLayout(args.in, kChunk));
+  return BackwardPlan(args, nullptr).memory.used();
+}
+
+void recurrence_chunk_forward(const Context& context, const RecurrenceForward& args, std::span<std::byte> workspace) {
+  check_space(workspace, recurrence_chunk_workspace(context, args));
+  BumpAllocator memory(workspace.data());
+  const Plan plan(args.in, bf16_operands(args.in), false, memory);
+  if (plan.at.N == 0) return;
+  plan.prepare(context, args.in);
+  ForwardScanArgs scan = plan.forward_scan(args.in);
+  scan.chunk_states = states_of(args.chunk_states);
+  scan.exit = states_of(args.ht);
+  scan.o = tokens_of(args.o);
+  launch_forward_scan(context, scan, plan.bf16);
+}
+
+void recurrence_chunk_backward(const Context& context, const RecurrenceBackward& args, std::span<std::byte> workspace) {
+  check_space(workspace, recurrence_chunk_workspace(context, args));
+  const BackwardPlan work(args, workspace.data());
+  const Plan& plan = work.plan;
+  if (plan.at.N == 0) return;
+  plan.prepare(context, args.in);
+
+  // V', and the states on the way to it where there are none yet. Where there are, every chunk can start from its own;
+  // but walking a sequence saves reading them, and is faster when there are sequences enough to fill the GPU.
+  ForwardScanArgs forward = plan.forward_scan(args.in);
+  forward.fresh = work.fresh;
+  const std::int64_t walks = plan.at.N * plan.at.HV * plan.dims.blocks;
+  if (!args.chunk_states) {
+    forward.chunk_states = work.states;
+  } else if (walks < 2 * std::int64_t{context.processors()}) {
+    forward.one_chunk = true;
+    forward.entry = states_of(args.chunk_states);
+  }
+  if (plan.slots > 0) launch_forward_scan(context, forward, plan.bf16);
+
+  BackwardScanArgs backward{};
+  backward.dims = plan.dims;
+  backward.chunks = plan.chunks;
+  backward.erases = plan.traits.erases;
+  backward.q = forward.q;
+  backward.k = forward.k;
+  backward.d_o = tokens_of(args.d_o);
+  backward.prepared = plan.prepared;
+  backward.d_exit = states_of(args.d_ht);
+  backward.d_entry = states_of(args.dh0);
+  backward.d_states = work.d_states;
+  backward.dv = tokens_of(args.dv);
+  backward.d_residual = work.d_residual;
+  launch_backward_scan(context, backward, plan.bf16);
+  if (plan.slots == 0) return;
+
+  GradientsArgs gradients{};
+  gradients.dims = plan.dims;
+  gradients.chunks = plan.chunks;
+  gradients.rule = args.in.rule;
+  gradients.erases = plan.traits.erases;
+  gradients.norm = args.in.qk_l2norm;
+  gradients.adds_keys = rule_backward<float>(args.in.rule, {0, 1, 1, 1}, {1, 1, 1, 1}).k_dot_k != 0;
+  gradients.scale = args.in.scale;
+  gradients.q = forward.q;
+  gradients.k = forward.k;
+  gradients.v = forward.v;
+  gradients.d_o = backward.d_o;
+  gradients.prepared = plan.prepared;
+  gradients.states = args.chunk_states ? states_of(args.chunk_states) : read_only(work.states);
+  gradients.d_states = read_only(work.d_states);
+  gradients.fresh = work.fresh;
+  gradients.d_residual = work.d_residual;
+  gradients.dq = tokens_of(args.dq);
+  gradients.dk = tokens_of(args.dk);
+  gradients.dg = tokens_of(args.dg);
+  gradients.dbeta = tokens_of(args.dbeta);
+  gradients.dlambda = tokens_of(args.dlambda);
+  gradients.dq_parts = work.dq_parts;
+  gradients.dk_parts = work.dk_parts;
+  gradients.d_key_square = work.d_key_square;
+  gradients.batch = plan.at.B;
+  gradients.tokens = plan.at.T;
+  launch_gradients(context, gradients, plan.bf16);
+  if (work.in_parts) launch_finish_rows(context, gradients);
+}
+
+}  // namespace qdelta::cuda

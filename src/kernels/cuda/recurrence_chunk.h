@@ -1,0 +1,28 @@
+// The chunkwise recurrence on the GPU, for every rule. The contracts are those of kernels.h, with these differences:
+//
+// - All views and the workspace are device memory (the workspace from a multiple of 256 bytes on); cu_seqlens stays on
+//   the host. Everything is queued on the context's stream; without cu_seqlens a call can be captured in a graph.
+// - The last axis of q, k, v, o, d_o, of the states and of their gradients is contiguous. Other strides are free.
+// - Chunks have 64 tokens: run.chunk is 0 or 64 where chunk_states are involved, and ignored elsewhere.
+// - chunk_states may be bf16 where q, k and v are.
+// - K is at most 256.
+//
+// Where q, k, v (and d_o) are all bf16, the operands of matrix products are bf16 and everything else is float32;
+// otherwise products are those of float32. Sums have a fixed order: equal inputs give equal bits.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "kernels/cuda/context.h"
+#include "kernels/kernels.h"
+
+namespace qdelta::cuda {
+
+void recurrence_chunk_forward(const Context& context, const RecurrenceForward& args, std::span<std::byte> workspace);
+void recurrence_chunk_backward(const Context& context, const RecurrenceBackward& args, std::span<std::byte> workspace);
+
+[[nodiscard]] std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceForward& args);
+[[nodiscard]] std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceBackward& args);
+
+}  // namespace qdelta::cuda

@@ -1,0 +1,450 @@
+// The two walks over the chunks of a sequence, one block for each sequence, value head and 64 value columns. A warp has
+// 16 columns of the state in registers, transposed (see the strips of recurrence_chunk_device.cuh), and needs nothing
+// of the other warps; the block only shares the tiles of Q, K, T and attend.
+//
+// Forward, S the state on entry:
+//   R  = diag(write) V - diag(erase gamma) X S           X S = K S + diag(mix) Q S
+//   V' = T R
+//   O  = scale diag(gamma) Q S + attend V'
+//   S+ = gamma_C S + (diag(Gamma_C) K)^T V'
+//
+// Backward, from the last chunk to the first, dS+ the gradient of S+:
+//   dV' = attend^T dO + diag(Gamma_C) K dS+
+//   dR  = T^T dV'                                        dV = diag(write) dR
+//   dS  = gamma_C dS+ + (scale diag(gamma) Q)^T dO - (diag(erase gamma) X)^T dR
+//
+// The norms of Q and K are in the factors, so the products take q and k as they are in memory.
+#include "kernels/cuda/recurrence_chunk_device.cuh"
+
+namespace qdelta::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kTokenSums = kChunk / 8;  // of a strip of tokens
+constexpr int kSteps = kChunk / 16;
+
+// Blocks that fit on a processor: registers hold the state, 16 columns of it to a warp.
+template <class E, int kKeys>
+constexpr int kBlocks = kIsBf16<E> ? (kKeys <= 128 ? 3 : 2) : 1;
+
+template <class E, int kKeys>
+struct ScanTiles {
+  static constexpr int kParts = matrix_parts(kIsBf16<E>);
+  Tile<E, kChunk, kKeys> q, k;
+  Tile<E, kChunk, kColumns> values;  // V, or dO
+  Tile<E, kChunk, kChunk> inverse[kParts], attend[kParts];
+  float* factors;  // [kScanFactors][kChunk]
+
+  __device__ explicit ScanTiles(unsigned char* memory) {
+    q.data = reinterpret_cast<E*>(memory);
+    k.data = q.data + q.kElements;
+    values.data = k.data + k.kElements;
+    E* next = values.data + values.kElements;
+    for (auto* matrix : {inverse, attend}) {
+      for (int part = 0; part < kParts; ++part, next += kMatrix) matrix[part].data = next;
+    }
+    factors = reinterpret_cast<float*>(next);
+  }
+  static constexpr int bytes() {
+    return (2 * kChunk * kKeys + kChunk * kColumns + 2 * kParts * static_cast<int>(kMatrix)) *
+               static_cast<int>(sizeof(E)) +
+           kScanFactors * kChunk * static_cast<int>(sizeof(float));
+  }
+
+  // Starts the copies of what a chunk of a head needs.
+  __device__ void load(const Dims& dims, const Chunks& chunks, const TokensIn& q_in, const TokensIn& k_in,
+                       const TokensIn& values_in, const Prepared& prepared, bool erases, std::int64_t chunk, int head,
+                       int column) const {
+    const ChunkPlace place = place_of(chunks, chunk);
+    const std::int64_t slot = chunk * dims.value_heads + head;
+    load_tile<kThreads>(q, rows_of(q_in, place, head / dims.shared), place.rows, dims.keys);
+    load_tile<kThreads>(k, rows_of(k_in, place, head / dims.shared), place.rows, dims.keys);
+    load_tile<kThreads>(values, rows_of(values_in, place, head, column), place.rows, dims.values - column);
+    const std::int64_t first = slot * kParts * kMatrix;
+    for (int part = 0; part < kParts; ++part) {
+      load_own_tile<kThreads, true>(attend[part], static_cast<const E*>(prepared.attend) + first + part * kMatrix,
+                                    kChunk);
+      if (erases)
+        load_own_tile<kThreads, true>(inverse[part], static_cast<const E*>(prepared.inverse) + first + part * kMatrix,
+                                      kChunk);
+    }
+    static_assert(kScanFactors * kChunk <= 4 * kThreads);
+    const int i = 4 * static_cast<int>(threadIdx.x);
+    if (i < kScanFactors * kChunk) copy_async(factors + i, prepared.factors + slot * (kFactors * kChunk) + i, true);
+    commit_copies();
+  }
+  __device__ const float* factor(Factor which) const { return factors + which * kChunk; }
+  __device__ float2 factor(Factor which, int j, const Lane& lane) const {
+    return *reinterpret_cast<const float2*>(factor(which) + 8 * j + 2 * lane.quad);
+  }
+  __device__ float whole_decay() const { return factor(kDecay)[kChunk - 1]; }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Products with a strip, transposed like it. Between begin_products<E>() and wait_for_products<E>() they may run in the
+// background.
+
+// A strip as the left operand of products over its tokens.
+template <class E>
+__device__ inline void fragments_of(FragmentA<E> (&fragments)[kSteps], const Sum (&strip)[kTokenSums]) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) fragments[step] = fragment_of<E>(strip[2 * step], strip[2 * step + 1]);
+}
+// What their rounding took off.
+__device__ inline void remainders_of(FragmentA<bf16> (&remainders)[kSteps], const FragmentA<bf16> (&fragments)[kSteps],
+                                     const Sum (&strip)[kTokenSums]) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    for (int i = 0; i < 4; ++i) {
+      const float* exact = strip[2 * step + i / 2].x + i % 2 * 2;
+      const std::uint32_t rounded = fragments[step].x[i];
+      remainders[step].x[i] = pack(exact[0] - low_half(rounded), exact[1] - high_half(rounded));
+    }
+  }
+}
+
+// sum += M strip for a lower triangular matrix M, or M^T strip. Only a warpgroup's own products include the zeros.
+template <bool kTransposed, class E>
+__device__ inline void add_lower_times(Sum (&sum)[kTokenSums], const FragmentA<E> (&strip)[kSteps],
+                                       const Tile<E, kChunk, kChunk>& matrix, const Lane& lane) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    if constexpr (kWarpgroup<E>) {
+      add_product<kChunk, kTransposed>(sum, strip[step], matrix, kTransposed ? 16 * step : 0,
+                                       kTransposed ? 0 : 16 * step, lane);
+    } else {
+#pragma unroll
+      for (int n = 0; n < kSteps; ++n) {
+        if (kTransposed ? n > step : n < step) continue;
+        add_product<16, kTransposed>(sum + 2 * n, strip[step], matrix, 16 * (kTransposed ? step : n),
+                                     16 * (kTransposed ? n : step), lane);
+      }
+    }
+  }
+}
+
+// sum += rows state, for 64 of the keys from `first` on; rows are those of Q or K.
+template <class E, int kKeys>
+__device__ inline void add_rows_times(Sum (&sum)[kTokenSums], const Tile<E, kChunk, kKeys>& rows,
+                                      const FragmentA<E> (&state)[4], int first, const Lane& lane) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step) add_product<kChunk, false>(sum, state[step], rows, 0, first + 16 * step, lane);
+}
+
+// state += rows^T strip
+template <class E, int kKeys>
+__device__ inline void add_rows_transposed_times(Sum (&state)[kKeys / 8], const Tile<E, kChunk, kKeys>& rows,
+                                                 const FragmentA<E> (&strip)[kSteps], const Lane& lane) {
+  constexpr int kWide = kKeys < 128 ? kKeys : 128;
+#pragma unroll
+  for (int key = 0; key < kKeys; key += kWide) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      add_product<kWide, true>(state + key / 8, strip[step], rows, 16 * step, key, lane);
+  }
+}
+
+// The keys from `first` on of a state, 64 of them.
+template <class E, int kSums>
+__device__ inline void fragments_of_state(FragmentA<E> (&fragments)[4], const Sum (&state)[kSums], int first) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step)
+    fragments[step] = fragment_of<E>(state[first / 8 + 2 * step], state[first / 8 + 2 * step + 1]);
+}
+
+// Registers are short: Q S waits in the place of Q while V' is made.
+template <class E, int kKeys>
+constexpr bool kParks = kIsBf16<E>&& kKeys >= 128;
+template <class E>
+__device__ inline void park(E* place, const Sum (&strip)[kTokenSums]) {
+#pragma unroll
+  for (int j = 0; j < kTokenSums; ++j)
+    reinterpret_cast<float4*>(place)[j * kThreads + threadIdx.x] = {strip[j].x[0], strip[j].x[1], strip[j].x[2],
+                                                                    strip[j].x[3]};
+}
+template <class E>
+__device__ inline void unpark(Sum (&strip)[kTokenSums], const E* place) {
+#pragma unroll
+  for (int j = 0; j < kTokenSums; ++j) {
+    const float4 x = reinterpret_cast<const float4*>(place)[j * kThreads + threadIdx.x];
+    strip[j] = {{x.x, x.y, x.z, x.w}};
+  }
+}
+
+template <int kSums>
+__device__ inline void scale_all(Sum (&sums)[kSums], float factor) {
+#pragma unroll
+  for (Sum& sum : sums) {
+#pragma unroll
+    for (float& x : sum.x) x *= factor;
+  }
+}
+__device__ inline void clear(Sum (&strip)[kTokenSums]) {
+#pragma unroll
+  for (Sum& sum : strip) sum = Sum();
+}
+
+template <class E>
+__device__ inline MatrixOut own_rows(void* data, const Dims& dims, std::int64_t slot, int column) {
+  const std::int64_t width = static_cast<std::int64_t>(dims.blocks) * kColumns;
+  return {reinterpret_cast<std::byte*>(static_cast<E*>(data) + slot * kChunk * width + column), width, kIsBf16<E>,
+          true};
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Forward.
+
+template <class E, int kKeys>
+__global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) forward_kernel(const ForwardScanArgs a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const ScanTiles<E, kKeys> tiles(memory);
+  const Lane lane;
+  const int block_column = static_cast<int>(blockIdx.x % a.dims.blocks) * kColumns;
+  const int head = static_cast<int>(blockIdx.x / a.dims.blocks % a.dims.value_heads);
+  const std::int64_t unit = blockIdx.x / a.dims.blocks / a.dims.value_heads;  // a sequence, or a chunk
+  const int strip_begin = static_cast<int>(threadIdx.x) / 32 * kStrip;
+  const int column = block_column + strip_begin;
+  const int columns = a.dims.values - column;
+  const std::int64_t begin = a.one_chunk ? unit : first_chunk(a.chunks, unit);
+  const std::int64_t end = begin + (a.one_chunk ? 1 : chunk_count(a.chunks, unit));
+  const bool reads_queries = a.o.data != nullptr || a.mixes;
+
+  if (begin < end) tiles.load(a.dims, a.chunks, a.q, a.k, a.v, a.prepared, a.erases, begin, head, block_column);
+  Sum state[kKeys / 8];
+  if (a.entry.data != nullptr)
+    load_strip(state, matrix_of(a.entry, unit, head, 0, column), a.dims.keys, a.entry.columns - column, lane);
+
+  for (std::int64_t chunk = begin; chunk < end; ++chunk) {
+    const std::int64_t slot = chunk * a.dims.value_heads + head;
+    if (chunk > begin) tiles.load(a.dims, a.chunks, a.q, a.k, a.v, a.prepared, a.erases, chunk, head, block_column);
+    if (a.chunk_states.data != nullptr) {
+      store_strip(state, matrix_of(a.chunk_states, chunk, head, 0, column), a.dims.keys,
+                  a.chunk_states.columns - column, lane);
+    }
+    wait_for_copies<0>();
+    publish_tiles();
+    __syncthreads();
+
+    Sum query_reads[kTokenSums], fresh[kTokenSums];  // Q S; K S, then R, then V'
+    FragmentA<E> fragments[kSteps];
+    if (reads_queries || a.erases) {
+#pragma unroll
+      for (int key = 0; key < kKeys; key += 64) {
+        fragments_of_state(fragments, state, key);
+        if (reads_queries && a.erases) {
+          begin_products<E>(query_reads, fresh);
+          add_rows_times(query_reads, tiles.q, fragments, key, lane);
+          add_rows_times(fresh, tiles.k, fragments, key, lane);
+          wait_for_products<E>(query_reads, fresh);
+        } else if (reads_queries) {
+          begin_products<E>(query_reads);
+          add_rows_times(query_reads, tiles.q, fragments, key, lane);
+          wait_for_products<E>(query_reads);
+        } else {
+          begin_products<E>(fresh);
+          add_rows_times(fresh, tiles.k, fragments, key, lane);
+          wait_for_products<E>(fresh);
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kTokenSums; ++j) {
+      const Sum value = strip_sum(tiles.values, j, strip_begin, lane);
+      const float2 write = tiles.factor(kWrite, j, lane);
+      const float2 read_key = tiles.factor(kReadKey, j, lane);
+      const float2 read_query = tiles.factor(kReadQuery, j, lane);
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        fresh[j].x[i] = write.x * value.x[i] - read_key.x * fresh[j].x[i] - read_query.x * query_reads[j].x[i];
+        fresh[j].x[i + 1] =
+            write.y * value.x[i + 1] - read_key.y * fresh[j].x[i + 1] - read_query.y * query_reads[j].x[i + 1];
+      }
+    }
+    if constexpr (kParks<E, kKeys>) {
+      __syncthreads();  // Q is used up
+      if (a.o.data != nullptr) park(tiles.q.data, query_reads);
+    }
+    if (a.erases) {
+      fragments_of(fragments, fresh);
+      clear(fresh);
+      begin_products<E>(fresh);
+#pragma unroll
+      for (const auto& part : tiles.inverse) add_lower_times<false>(fresh, fragments, part, lane);
+      wait_for_products<E>(fresh);
+    }
+    if (a.fresh != nullptr) store_strip(fresh, own_rows<E>(a.fresh, a.dims, slot, column), kChunk, kStrip, lane);
+    fragments_of(fragments, fresh);
+    if (a.o.data != nullptr) {
+      if constexpr (kParks<E, kKeys>) unpark(query_reads, tiles.q.data);
+      scale_strip(query_reads, tiles.factor(kReadOut), lane);
+      if constexpr (kIsBf16<E>) {
+        FragmentA<E> remainders[kSteps];
+        remainders_of(remainders, fragments, fresh);
+        begin_products<E>(query_reads);
+        add_lower_times<false>(query_reads, remainders, tiles.attend[0], lane);
+        add_lower_times<false>(query_reads, fragments, tiles.attend[0], lane);
+        add_lower_times<false>(query_reads, fragments, tiles.attend[1], lane);
+        wait_for_products<E>(query_reads);
+      } else {
+        add_lower_times<false>(query_reads, fragments, tiles.attend[0], lane);
+      }
+      const ChunkPlace place = place_of(a.chunks, chunk);
+      store_strip(query_reads, rows_of(a.o, place, head, column), place.rows, columns, lane);
+    }
+
+    scale_strip(fresh, tiles.factor(kToEnd), lane);
+    fragments_of(fragments, fresh);
+    scale_all(state, tiles.whole_decay());
+    begin_products<E>(state);
+    add_rows_transposed_times<E, kKeys>(state, tiles.k, fragments, lane);
+    wait_for_products<E>(state);
+    __syncthreads();
+  }
+  if (a.exit.data != nullptr)
+    store_strip(state, matrix_of(a.exit, unit, head, 0, column), a.dims.keys, a.exit.columns - column, lane);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Backward.
+
+template <class E, int kKeys>
+__global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel(const BackwardScanArgs a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const ScanTiles<E, kKeys> tiles(memory);
+  const Lane lane;
+  const int block_column = static_cast<int>(blockIdx.x % a.dims.blocks) * kColumns;
+  const int head = static_cast<int>(blockIdx.x / a.dims.blocks % a.dims.value_heads);
+  const std::int64_t sequence = blockIdx.x / a.dims.blocks / a.dims.value_heads;
+  const int strip_begin = static_cast<int>(threadIdx.x) / 32 * kStrip;
+  const int column = block_column + strip_begin;
+  const int columns = a.dims.values - column;
+  const std::int64_t begin = first_chunk(a.chunks, sequence);
+
+  const std::int64_t last = begin + chunk_count(a.chunks, sequence) - 1;
+  if (last >= begin) tiles.load(a.dims, a.chunks, a.q, a.k, a.d_o, a.prepared, a.erases, last, head, block_column);
+  Sum d_state[kKeys / 8];
+  if (a.d_exit.data != nullptr)
+    load_strip(d_state, matrix_of(a.d_exit, sequence, head, 0, column), a.dims.keys, a.d_exit.columns - column, lane);
+
+  for (std::int64_t chunk = last; chunk >= begin; --chunk) {
+    const std::int64_t slot = chunk * a.dims.value_heads + head;
+    if (chunk < last) tiles.load(a.dims, a.chunks, a.q, a.k, a.d_o, a.prepared, a.erases, chunk, head, block_column);
+    store_strip(d_state, matrix_of(a.d_states, chunk, head, 0, column), a.dims.keys, a.d_states.columns - column, lane);
+    wait_for_copies<0>();
+    publish_tiles();
+    __syncthreads();
+
+    Sum grad[kTokenSums];  // dV', then dR
+    FragmentA<E> fragments[kSteps], d_out[kSteps];
+#pragma unroll
+    for (int key = 0; key < kKeys; key += 64) {
+      fragments_of_state(fragments, d_state, key);
+      begin_products<E>(grad);
+      add_rows_times(grad, tiles.k, fragments, key, lane);
+      wait_for_products<E>(grad);
+    }
+    scale_strip(grad, tiles.factor(kToEnd), lane);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      d_out[step] = fragment_of<E>(strip_sum(tiles.values, 2 * step, strip_begin, lane),
+                                   strip_sum(tiles.values, 2 * step + 1, strip_begin, lane));
+    }
+    begin_products<E>(grad);
+#pragma unroll
+    for (const auto& part : tiles.attend) add_lower_times<true>(grad, d_out, part, lane);
+    wait_for_products<E>(grad);
+    if (a.erases) {
+      fragments_of(fragments, grad);
+      clear(grad);
+      begin_products<E>(grad);
+#pragma unroll
+      for (const auto& part : tiles.inverse) add_lower_times<true>(grad, fragments, part, lane);
+      wait_for_products<E>(grad);
+    }
+    store_strip(grad, own_rows<E>(a.d_residual, a.dims, slot, column), kChunk, kStrip, lane);
+
+    // What multiplies Q, and what multiplies K.
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      Sum of_queries[2], of_keys[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int j = 2 * step + half;
+        const float2 read_out = tiles.factor(kReadOut, j, lane);
+        const float2 read_query = tiles.factor(kReadQuery, j, lane);
+        const float2 read_key = tiles.factor(kReadKey, j, lane);
+        const Sum out = sum_of(d_out[step], half);
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+          of_queries[half].x[i] = read_out.x * out.x[i] - read_query.x * grad[j].x[i];
+          of_queries[half].x[i + 1] = read_out.y * out.x[i + 1] - read_query.y * grad[j].x[i + 1];
+          of_keys[half].x[i] = -read_key.x * grad[j].x[i];
+          of_keys[half].x[i + 1] = -read_key.y * grad[j].x[i + 1];
+        }
+      }
+      d_out[step] = fragment_of<E>(of_queries[0], of_queries[1]);
+      fragments[step] = fragment_of<E>(of_keys[0], of_keys[1]);
+    }
+    scale_strip(grad, tiles.factor(kWrite), lane);
+    const ChunkPlace place = place_of(a.chunks, chunk);
+    store_strip(grad, rows_of(a.dv, place, head, column), place.rows, columns, lane);
+    scale_all(d_state, tiles.whole_decay());
+    begin_products<E>(d_state);
+    add_rows_transposed_times<E, kKeys>(d_state, tiles.q, d_out, lane);
+    wait_for_products<E>(d_state);
+    if (a.erases) {
+      begin_products<E>(d_state);
+      add_rows_transposed_times<E, kKeys>(d_state, tiles.k, fragments, lane);
+      wait_for_products<E>(d_state);
+    }
+    __syncthreads();
+  }
+  if (a.d_entry.data != nullptr)
+    store_strip(d_state, matrix_of(a.d_entry, sequence, head, 0, column), a.dims.keys, a.d_entry.columns - column,
+                lane);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Launches.
+
+template <class E, int kKeys>
+void launch(const Context& context, const ForwardScanArgs& args) {
+  constexpr int kMemory = ScanTiles<E, kKeys>::bytes();
+  allow_shared_memory(context, reinterpret_cast<const void*>(forward_kernel<E, kKeys>), kMemory);
+  const std::int64_t units = args.one_chunk ? args.chunks.total : args.chunks.sequences;
+  const auto blocks = static_cast<unsigned>(units * args.dims.value_heads * args.dims.blocks);
+  forward_kernel<E, kKeys><<<blocks, kThreads, kMemory, context.stream()>>>(args);
+  check_launch("recurrence forward scan");
+}
+
+template <class E, int kKeys>
+void launch(const Context& context, const BackwardScanArgs& args) {
+  constexpr int kMemory = ScanTiles<E, kKeys>::bytes();
+  allow_shared_memory(context, reinterpret_cast<const void*>(backward_kernel<E, kKeys>), kMemory);
+  const auto blocks = static_cast<unsigned>(args.chunks.sequences * args.dims.value_heads * args.dims.blocks);
+  backward_kernel<E, kKeys><<<blocks, kThreads, kMemory, context.stream()>>>(args);
+  check_launch("recurrence backward scan");
+}
+
+template <class E, class Args>
+void launch_width(const Context& context, const Args& args) {
+  switch (padded_keys(args.dims.keys)) {
+    case 64:
+      return launch<E, 64>(context, args);
+    case 128:
+      return launch<E, 128>(context, args);
+    default:
+      return launch<E, kWidestKeys>(context, args);
+  }
+}
+
+}  // namespace
+
+void launch_forward_scan(const Context& context, const ForwardScanArgs& args, bool bf16_operands) {
+  bf16_operands ? launch_width<bf16>(context, args) : launch_width<float>(context, args);
+}
+void launch_backward_scan(const Context& context, const BackwardScanArgs& args, bool bf16_operands) {
+  bf16_operands ? launch_width<bf16>(context, args) : launch_width<float>(context, args);
+}
+
+}  // namespace qdelta::cuda

@@ -1,0 +1,436 @@
+// From logits to tokens, a block for each row. Candidates are ordered by logit, then by token; every cut keeps the
+// first of them and is therefore one place in that order: a logit, and the last token among those with just that logit.
+// top-k and top-p find theirs by bisection between logits that occur, without sorting. The draw then walks what is kept
+// in an order that is fixed by the threads. All sums are taken in a fixed order.
+#include <climits>
+
+#include "kernels/cuda/layers.h"
+#include "kernels/cuda/views.h"
+
+namespace qdelta::cuda {
+namespace {
+
+constexpr int kSampleThreads = 1024;
+constexpr int kSampleWarps = kSampleThreads / 32;
+constexpr int kPack = 4;                        // values that a thread takes at a time
+constexpr int kRound = kSampleThreads * kPack;  // and all threads together
+
+template <class T>
+struct Sampling {
+  Rows<T> logits;
+  std::int32_t* tokens;
+  const std::uint64_t* streams;
+  std::uint64_t* draws;
+  std::uint32_t* seen;
+  int width;
+  int held;  // rounds that fit in shared memory; the rest of a longer row is computed from the logits each time
+  int top_k;
+  float temperature, top_p, min_p, penalty;
+  std::uint64_t seed;
+};
+
+// Philox with four words and ten rounds; the first 53 bits as a number in [0, 1).
+__device__ double philox_uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t draw) {
+  std::uint32_t c[4] = {static_cast<std::uint32_t>(draw), static_cast<std::uint32_t>(draw >> 32U),
+                        static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32U)};
+  std::uint32_t key[2] = {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32U)};
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t p = std::uint64_t{0xD2511F53U} * c[0];
+    const std::uint64_t q = std::uint64_t{0xCD9E8D57U} * c[2];
+    c[0] = static_cast<std::uint32_t>(q >> 32U) ^ c[1] ^ key[0];
+    c[1] = static_cast<std::uint32_t>(q);
+    c[2] = static_cast<std::uint32_t>(p >> 32U) ^ c[3] ^ key[1];
+    c[3] = static_cast<std::uint32_t>(p);
+    key[0] += 0x9E3779B9U;
+    key[1] += 0xBB67AE85U;
+  }
+  const std::uint64_t bits = (std::uint64_t{c[0]} << 32U) | c[1];
+  return static_cast<double>(bits >> 11U) * 0x1.0p-53;
+}
+
+// What a sweep over the candidates finds out: how much lies at or above a logit, and the nearest logits to it.
+struct Tally {
+  float amount = 0;
+  float above = INFINITY, below = -INFINITY;
+
+  __device__ void add(const Tally& other) {
+    amount += other.amount;
+    above = fminf(above, other.above);
+    below = fmaxf(below, other.below);
+  }
+  __device__ Tally from(int lane_step) const {
+    return {__shfl_xor_sync(0xffffffffU, amount, lane_step), __shfl_xor_sync(0xffffffffU, above, lane_step),
+            __shfl_xor_sync(0xffffffffU, below, lane_step)};
+  }
+};
+
+struct Best {
+  float logit = -INFINITY;
+  int token = INT_MAX;
+
+  __device__ void add(const Best& other) {
+    if (other.logit > logit || (other.logit == logit && other.token < token)) *this = other;
+  }
+  __device__ Best from(int lane_step) const {
+    return {__shfl_xor_sync(0xffffffffU, logit, lane_step), __shfl_xor_sync(0xffffffffU, token, lane_step)};
+  }
+};
+
+struct Shared {
+  alignas(16) unsigned char joined[kSampleWarps * sizeof(Tally)];
+  double scanned[kSampleWarps];
+  int chosen;
+};
+
+// Joined over all threads, for all of them.
+template <class Value>
+__device__ Value join(Value value, Shared& shared) {
+  auto* of_warps = reinterpret_cast<Value*>(shared.joined);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) value.add(value.from(step));
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = of_warps[threadIdx.x % 32];
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) value.add(value.from(step));
+  __syncthreads();
+  return value;
+}
+
+// The sum over this thread and those before it; `total` over all.
+__device__ double scan(double value, double& total, Shared& shared) {
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned warp = threadIdx.x / 32;
+#pragma unroll
+  for (unsigned step = 1; step < 32; step *= 2) {
+    const double before = __shfl_up_sync(0xffffffffU, value, step);
+    if (lane >= step) value += before;
+  }
+  if (lane == 31) shared.scanned[warp] = value;
+  __syncthreads();
+  double before = 0;
+  total = 0;
+  for (unsigned w = 0; w < kSampleWarps; ++w) {
+    if (w < warp) before += shared.scanned[w];
+    total += shared.scanned[w];
+  }
+  __syncthreads();
+  return before + value;
+}
+
+// Keeps the candidates up to this one, in the order of likelihood.
+struct Cut {
+  float value = -INFINITY;
+  int last = INT_MAX;
+  __device__ bool keeps(float v, int token) const { return v > value || (v == value && token <= last); }
+};
+
+template <class T, int N>
+struct Candidates {
+  const Sampling<T>& a;
+  std::int64_t row;
+  float* held;
+  Shared& shared;
+  float most = 0;        // the largest logit
+  float to_log2 = 0;     // log2(e) / temperature
+  bool weights = false;  // what the values are
+  Cut by_logit, by_weight;
+
+  __device__ Candidates(const Sampling<T>& args, std::int64_t r, float* memory, Shared& space)
+      : a(args), row(r), held(memory), shared(space) {
+    for (int round = 0; round < a.held; ++round) {
+      float z[kPack];
+      load(round, z);
+      put(round, z);
+    }
+  }
+  __device__ static int token_of(int round) { return round * kRound + static_cast<int>(threadIdx.x) * kPack; }
+  __device__ int rounds() const { return (a.width + kRound - 1) / kRound; }
+  // What a value is that is no candidate.
+  __device__ float nothing() const { return weights ? 0.0F : -INFINITY; }
+  __device__ void put(int round, const float (&v)[kPack]) const {
+    *reinterpret_cast<float4*>(held + token_of(round)) = {v[0], v[1], v[2], v[3]};
+  }
+
+  // Logits of this thread, the penalty applied; -infinity beyond the row and for NaN.
+  __device__ void load(int round, float (&z)[kPack]) const {
+    const int first = token_of(round);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) z[i] = -INFINITY;
+    if (first >= a.width) return;
+    if (N == kPack && first + kPack <= a.width) {
+      const auto values = a.logits.template load<N>(row, first);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) z[i] = values[i % N];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        if (first + i < a.width) z[i] = a.logits.template load<1>(row, first + i)[0];
+      }
+    }
+    std::uint32_t bits = 0;
+    if (a.seen != nullptr) {
+      bits = a.seen[row * ((a.width + 31) / 32) + first / 32] >> static_cast<unsigned>(first % 32);
+    }
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      if (isnan(z[i])) z[i] = -INFINITY;
+      if ((bits >> static_cast<unsigned>(i) & 1U) != 0) z[i] = z[i] > 0 ? z[i] / a.penalty : z[i] * a.penalty;
+    }
+  }
+  __device__ float weight_of(float z, int token) const {
+    if (!by_logit.keeps(z, token)) return 0.0F;
+    const float w = fast_exp2((z - most) * to_log2);
+    return w < a.min_p ? 0.0F : w;
+  }
+  // The values of a round as they now are.
+  __device__ void get(int round, float (&v)[kPack]) const {
+    if (round < a.held) {
+      const float4 four = *reinterpret_cast<const float4*>(held + token_of(round));
+      v[0] = four.x;
+      v[1] = four.y;
+      v[2] = four.z;
+      v[3] = four.w;
+      return;
+    }
+    load(round, v);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      const int token = token_of(round) + i;
+      if (weights) v[i] = weight_of(v[i], token);
+      const Cut& cut = weights ? by_weight : by_logit;
+      if (!cut.keeps(v[i], token)) v[i] = nothing();
+    }
+  }
+  template <class Body>
+  __device__ void for_each(const Body& body) const {
+#pragma unroll 2
+    for (int round = 0; round < a.held; ++round) {
+      float v[kPack];
+      get(round, v);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) body(v[i], token_of(round) + i);
+    }
+    for (int round = a.held; round < rounds(); ++round) {
+      float v[kPack];
+      get(round, v);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) body(v[i], token_of(round) + i);
+    }
+  }
+  template <class Change>
+  __device__ void change_held(const Change& change) const {
+    for (int round = 0; round < a.held; ++round) {
+      float v[kPack];
+      get(round, v);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) v[i] = change(v[i], token_of(round) + i);
+      put(round, v);
+    }
+  }
+  __device__ void weigh() {
+    change_held([&](float z, int token) { return weight_of(z, token); });
+    weights = true;
+  }
+  __device__ void apply(const Cut& cut) {
+    change_held([&](float v, int token) { return cut.keeps(v, token) ? v : nothing(); });
+    (weights ? by_weight : by_logit) = cut;
+  }
+
+  // How much lies at or above a threshold: the number of candidates, or their weight.
+  template <bool Mass>
+  __device__ Tally tally(float threshold) const {
+    Tally mine;
+    float sum = 0;
+    for_each([&](float v, int /*token*/) {
+      const bool counts = v >= threshold;
+      sum += counts ? (Mass ? v : 1.0F) : 0.0F;
+      mine.above = fminf(mine.above, counts ? v : INFINITY);
+      mine.below = fmaxf(mine.below, counts ? -INFINITY : v);
+    });
+    mine.amount = sum;
+    return join(mine, shared);
+  }
+
+  // Keeps the first candidates that together reach `share` (of all, if it is a weight).
+  template <bool Mass>
+  __device__ void keep_first(double share) {
+    const Tally all = tally<Mass>(nextafterf(nothing(), INFINITY));
+    const double target = Mass ? share * double{all.amount} : share;
+    if (!(all.amount > 0) || all.amount <= target) return;
+    // At or above `low`, which occurs, lies enough; at or above `high` too little.
+    float low = all.above;
+    float high = nextafterf(Mass ? 1.0F : most, INFINITY);
+    for (int i = 0; i < 400; ++i) {
+      float middle = Mass ? sqrtf(low) * sqrtf(high) : low + 0.5F * (high - low);
+      if (!(middle > low && middle < high)) middle = nextafterf(low, INFINITY);
+      const Tally found = tally<Mass>(middle);
+      if (found.amount >= target) {
+        low = found.above;
+      } else if (found.below > low) {
+        high = middle;
+      } else {
+        break;
+      }
+    }
+    // Of the candidates with just this value, as many as are still needed.
+    const double more = target - double{tally<Mass>(nextafterf(low, INFINITY)).amount};
+    const double needed = fmax(1.0, ceil(more / (Mass ? double{low} : 1.0)));
+    if (threadIdx.x == 0) shared.chosen = INT_MAX;
+    __syncthreads();
+    double before = 0;
+    for (int round = 0; round < rounds() && before < needed; ++round) {
+      float v[kPack];
+      get(round, v);
+      int equal = 0;
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) equal += v[i] == low ? 1 : 0;
+      double total = 0;
+      const double upto = before + scan(equal, total, shared);
+      before += total;
+      if (upto < needed || upto - equal >= needed) continue;
+      auto left = static_cast<int>(needed - (upto - equal));
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        if (v[i] == low && --left == 0) shared.chosen = token_of(round) + i;
+      }
+    }
+    __syncthreads();
+    apply({low, shared.chosen});
+    __syncthreads();
+  }
+
+  // The candidate at `uniform` of all the weight.
+  __device__ int draw(double uniform, int fallback) const {
+    float sum = 0;
+    for_each([&](float w, int /*token*/) { sum += w; });
+    double total = 0;
+    const double upto = scan(sum, total, shared);
+    const double point = uniform * total;
+    if (threadIdx.x == 0) shared.chosen = INT_MAX;
+    __syncthreads();
+    if (sum > 0 && upto > point) atomicMin(&shared.chosen, static_cast<int>(threadIdx.x));
+    __syncthreads();
+    const int winner = shared.chosen;
+    __syncthreads();
+    if (winner == static_cast<int>(threadIdx.x)) {
+      double reached = upto - sum;
+      int chosen = fallback;
+      bool found = false;
+      for_each([&](float w, int token) {
+        if (found || !(w > 0)) return;
+        reached += w;
+        chosen = token;  // the last one, should rounding leave none
+        found = reached > point;
+      });
+      shared.chosen = chosen;
+    }
+    __syncthreads();
+    return winner == INT_MAX ? fallback : shared.chosen;
+  }
+};
+
+template <class T, int N>
+__global__ __launch_bounds__(kSampleThreads, 1) void sample_kernel(const __grid_constant__ Sampling<T> a) {
+  __shared__ Shared shared;
+  extern __shared__ __align__(16) float values[];
+  const std::int64_t row = blockIdx.x;
+  Candidates<T, N> candidates(a, row, values, shared);
+  Best best;
+  candidates.for_each([&](float z, int token) {
+    if (token < a.width) best.add({z, token});
+  });
+  best = join(best, shared);
+  int token = best.token;
+  if (a.temperature > 0) {
+    const std::uint64_t stream = a.streams == nullptr ? static_cast<std::uint64_t>(row) : a.streams[row];
+    const double uniform = philox_uniform(a.seed, stream, a.draws[row]);
+    if (isfinite(best.logit)) {
+      candidates.most = best.logit;
+      candidates.to_log2 = kLog2e / a.temperature;
+      if (a.top_k > 0 && a.top_k < a.width) candidates.template keep_first<false>(a.top_k);
+      candidates.weigh();
+      if (a.top_p < 1) candidates.template keep_first<true>(a.top_p);
+      token = candidates.draw(uniform, token);
+    }
+  }
+  __syncthreads();  // all have read draws[row]
+  if (threadIdx.x != 0) return;
+  a.tokens[row] = token;
+  if (a.draws != nullptr) ++a.draws[row];
+  if (a.seen != nullptr) {
+    a.seen[row * ((a.width + 31) / 32) + token / 32] |= std::uint32_t{1} << static_cast<unsigned>(token % 32);
+  }
+}
+
+__global__ void mark_seen_kernel(const std::int32_t* ids, const std::int64_t* offsets, std::uint32_t* seen,
+                                 std::int64_t words, std::int64_t vocabulary) {
+  const std::int64_t row = blockIdx.x;
+  for (std::int64_t i = offsets[row] + threadIdx.x; i < offsets[row + 1]; i += kBlock) {
+    const std::int32_t id = ids[i];
+    if (id < 0 || id >= vocabulary) continue;
+    atomicOr(seen + row * words + id / 32, std::uint32_t{1} << static_cast<unsigned>(id % 32));
+  }
+}
+
+}  // namespace
+
+void sample(const Context& context, const Sample& args) {
+  args.options.check();
+  check_matrix(args.logits, "logits");
+  const std::int64_t rows = args.logits.extent(0);
+  const std::int64_t width = args.logits.extent(1);
+  const auto given = [&](std::size_t size, std::int64_t each) {
+    return static_cast<std::int64_t>(size) == rows * each;
+  };
+  require(width > 0 && width < (std::int64_t{1} << 30), "sample: {} logits in a row", width);
+  require(given(args.tokens.size(), 1), "sample: {} tokens for {} rows", args.tokens.size(), rows);
+  require(args.streams.empty() || given(args.streams.size(), 1), "sample: {} streams for {} rows", args.streams.size(),
+          rows);
+  require(given(args.draws.size(), 1) || (args.draws.empty() && args.options.temperature == 0),
+          "sample: draws has {} places for {} rows", args.draws.size(), rows);
+  require(given(args.seen.size(), seen_words(width)) || (args.seen.empty() && args.options.repetition_penalty == 1.0F),
+          "sample: seen has {} words for {} rows of {} logits", args.seen.size(), rows, width);
+  if (rows == 0) return;
+  const std::int64_t fit = (context.shared_memory() - static_cast<std::int64_t>(sizeof(Shared)) - 1024) /
+                           static_cast<std::int64_t>(kRound * sizeof(float));
+  const std::int64_t held = std::min(fit, ceil_div(width, kRound));
+  const auto run = [&](auto type) {
+    using T = typename decltype(type)::type;
+    const Sampling<T> a{rows_of<T>(args.logits),
+                        args.tokens.data(),
+                        args.streams.empty() ? nullptr : args.streams.data(),
+                        args.draws.empty() ? nullptr : args.draws.data(),
+                        args.seen.empty() ? nullptr : args.seen.data(),
+                        static_cast<int>(width),
+                        static_cast<int>(held),
+                        args.options.top_k,
+                        args.options.temperature,
+                        args.options.top_p,
+                        args.options.min_p,
+                        args.options.repetition_penalty,
+                        args.options.seed};
+    const auto kernel = sample_kernel < T, std::is_same_v<T, Either> ? 1 : kPack > ;
+    const std::size_t bytes = static_cast<std::size_t>(held) * kRound * sizeof(float);
+    QDELTA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+    kernel<<<static_cast<unsigned>(rows), kSampleThreads, bytes, context.stream()>>>(a);
+    check_launch("sample");
+  };
+  // Rows may end within a pack, so only their beginnings need to be aligned.
+  ConstTensorView whole = args.logits;
+  whole.shape = {rows, kPack};
+  if (!aligned(kPack, {whole})) return run(Type<Either>());
+  with_type(args.logits.dtype, run);
+}
+
+void mark_seen(const Context& context, const MarkSeen& args) {
+  const auto rows = static_cast<std::int64_t>(args.offsets.size()) - 1;
+  require(rows >= 0 && static_cast<std::int64_t>(args.seen.size()) == rows * seen_words(args.vocabulary),
+          "mark_seen: seen has {} words for {} rows of {} tokens", args.seen.size(), rows, args.vocabulary);
+  if (rows == 0) return;
+  mark_seen_kernel<<<static_cast<unsigned>(rows), kBlock, 0, context.stream()>>>(
+      args.ids.data(), args.offsets.data(), args.seen.data(), seen_words(args.vocabulary), args.vocabulary);
+  check_launch("mark_seen");
+}
+
+}  // namespace qdelta::cuda

@@ -1,0 +1,105 @@
+// y = silu(z) u,  silu(z) = z sigmoid(z)
+//   backward:  du = dy silu(z),   dz = dy u sigmoid(z) (1 + z (1 - sigmoid(z)))
+#include "kernels/cuda/layers.h"
+#include "kernels/cuda/views.h"
+
+namespace qdelta::cuda {
+namespace {
+
+// A thread takes one pack of a row.
+template <class T>
+struct Arguments {
+  Rows<T> z, u, dy;
+  Rows<T> y, dz, du;
+  unsigned packs;  // of a row
+  std::int64_t count;
+};
+
+template <class T, int N>
+__global__ __launch_bounds__(kBlock) void swiglu_forward_kernel(Arguments<T> a) {
+  const std::int64_t index = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  if (index >= a.count) return;
+  const unsigned row = static_cast<unsigned>(index) / a.packs;
+  const unsigned c = (static_cast<unsigned>(index) - row * a.packs) * N;
+  const auto z = a.z.template load<N>(row, c);
+  const auto u = a.u.template load<N>(row, c);
+  float y[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) y[i] = z[i] * sigmoid(z[i]) * u[i];
+  a.y.template store<N>(row, c, y);
+}
+
+template <class T, int N>
+__global__ __launch_bounds__(kBlock) void swiglu_backward_kernel(Arguments<T> a) {
+  const std::int64_t index = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  if (index >= a.count) return;
+  const unsigned row = static_cast<unsigned>(index) / a.packs;
+  const unsigned c = (static_cast<unsigned>(index) - row * a.packs) * N;
+  const auto z = a.z.template load<N>(row, c);
+  const auto u = a.u.template load<N>(row, c);
+  const auto dy = a.dy.template load<N>(row, c);
+  float dz[N];
+  float du[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float s = sigmoid(z[i]);
+    dz[i] = dy[i] * u[i] * silu_slope(z[i], s);
+    du[i] = dy[i] * (z[i] * s);
+  }
+  a.dz.template store<N>(row, c, dz);
+  a.du.template store<N>(row, c, du);
+}
+
+template <class T>
+Arguments<T> arguments(const ConstTensorView& gate, const ConstTensorView& up) {
+  Arguments<T> a{};
+  a.z = rows_of<T>(gate);
+  a.u = rows_of<T>(up);
+  a.packs = static_cast<unsigned>(gate.extent(1) / kAccess<T>);
+  a.count = gate.extent(0) * a.packs;
+  check_count(a.count, "swiglu");
+  return a;
+}
+
+}  // namespace
+
+void swiglu_forward(const Context& context, const SwigluForward& args) {
+  check_matrix(args.gate, "gate");
+  check_matrix(args.up, args.gate.shape, "up");
+  check_matrix(args.y, args.gate.shape, "y");
+  check_same_type("swiglu", args.gate, {args.up, args.y});
+  if (args.gate.shape.elements() == 0) return;
+  const auto run = [&](auto type) {
+    using T = typename decltype(type)::type;
+    Arguments<T> a = arguments<T>(args.gate, args.up);
+    a.y = rows_of<T>(args.y);
+    swiglu_forward_kernel<T, kAccess<T>><<<blocks_for(a.count, kBlock), kBlock, 0, context.stream()>>>(a);
+    check_launch("swiglu_forward");
+  };
+  if (!aligned(args.gate.dtype == DType::bf16 ? 8 : 4, {args.gate, args.up, args.y})) return run(Type<Either>());
+  with_type(args.gate.dtype, run);
+}
+
+void swiglu_backward(const Context& context, const SwigluBackward& args) {
+  check_matrix(args.gate, "gate");
+  check_matrix(args.up, args.gate.shape, "up");
+  check_matrix(args.dy, args.gate.shape, "dy");
+  check_matrix(args.dgate, args.gate.shape, "dgate");
+  check_matrix(args.dup, args.gate.shape, "dup");
+  check_same_type("swiglu", args.gate, {args.up, args.dy, args.dgate, args.dup});
+  if (args.gate.shape.elements() == 0) return;
+  const auto run = [&](auto type) {
+    using T = typename decltype(type)::type;
+    Arguments<T> a = arguments<T>(args.gate, args.up);
+    a.dy = rows_of<T>(args.dy);
+    a.dz = rows_of<T>(args.dgate);
+    a.du = rows_of<T>(args.dup);
+    swiglu_backward_kernel<T, kAccess<T>><<<blocks_for(a.count, kBlock), kBlock, 0, context.stream()>>>(a);
+    check_launch("swiglu_backward");
+  };
+  if (!aligned(args.gate.dtype == DType::bf16 ? 8 : 4, {args.gate, args.up, args.dy, args.dgate, args.dup}))
+    return run(Type<Either>());
+  with_type(args.gate.dtype, run);
+}
+
+}  // namespace qdelta::cuda

@@ -1,0 +1,103 @@
+#include "kernels/device.h"
+
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+#ifdef QDELTA_CUDA
+#include "kernels/cuda/memory.h"
+#endif
+
+namespace qdelta {
+
+#ifdef QDELTA_CUDA
+
+bool gpu_in_build() { return true; }
+std::vector<std::string> gpu_names() { return cuda::names(); }
+std::shared_ptr<const cuda::Context> open_gpu(int ordinal) { return cuda::open(ordinal); }
+
+#else
+
+bool gpu_in_build() { return false; }
+std::vector<std::string> gpu_names() { return {}; }
+std::shared_ptr<const cuda::Context> open_gpu(int /*ordinal*/) {
+  fail(Status::unsupported, "this build of qdelta has no CUDA; build one with: make build CUDA=1");
+}
+
+// Without CUDA no Device has a GPU, so these are never called.
+namespace cuda {
+namespace {
+[[noreturn]] void no_gpu() { fail(Status::internal, "a GPU in a build without CUDA"); }
+std::byte* allocate(std::size_t /*bytes*/) { no_gpu(); }
+void release(std::byte* /*data*/) noexcept {}
+void copy_in(const Context& /*gpu*/, void* /*to*/, const void* /*host*/, std::size_t /*bytes*/) { no_gpu(); }
+void copy_out(const Context& /*gpu*/, void* /*host*/, const void* /*from*/, std::size_t /*bytes*/) { no_gpu(); }
+void copy_within(const Context& /*gpu*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) { no_gpu(); }
+void clear(const Context& /*gpu*/, void* /*data*/, std::size_t /*bytes*/) { no_gpu(); }
+}  // namespace
+}  // namespace cuda
+
+#endif
+
+DeviceBuffer::DeviceBuffer(const Device& device, std::size_t bytes) : size_(bytes), on_gpu_(device.gpu != nullptr) {
+  if (on_gpu_) {
+    data_ = cuda::allocate(bytes);
+    cuda::clear(*device.gpu, data_, bytes);
+  } else {
+    host_ = AlignedBuffer(bytes);
+    data_ = host_.data();
+  }
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (on_gpu_) cuda::release(data_);
+}
+
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
+    : host_(std::move(other.host_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      on_gpu_(std::exchange(other.on_gpu_, false)) {}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  if (this != &other) {
+    if (on_gpu_) cuda::release(data_);
+    host_ = std::move(other.host_);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+    on_gpu_ = std::exchange(other.on_gpu_, false);
+  }
+  return *this;
+}
+
+void DeviceBuffer::grow(const Device& device, std::size_t bytes) {
+  if (size_ >= bytes) return;
+  *this = DeviceBuffer();  // first, so that the two need not fit side by side
+  *this = DeviceBuffer(device, bytes);
+}
+
+void copy_in(const Device& device, void* to, const void* host, std::size_t bytes) {
+  if (bytes == 0) return;
+  if (device.gpu != nullptr) return cuda::copy_in(*device.gpu, to, host, bytes);
+  std::memcpy(to, host, bytes);
+}
+
+void copy_out(const Device& device, void* host, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  if (device.gpu != nullptr) return cuda::copy_out(*device.gpu, host, from, bytes);
+  std::memcpy(host, from, bytes);
+}
+
+void copy_within(const Device& device, void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  if (device.gpu != nullptr) return cuda::copy_within(*device.gpu, to, from, bytes);
+  std::memcpy(to, from, bytes);
+}
+
+void clear(const Device& device, void* data, std::size_t bytes) {
+  if (bytes == 0) return;
+  if (device.gpu != nullptr) return cuda::clear(*device.gpu, data, bytes);
+  std::memset(data, 0, bytes);
+}
+
+}  // namespace qdelta

@@ -1,0 +1,440 @@
+// The chunkwise recurrence on the GPU against the float64 oracle: golden cases, random ones of every kind, extremes,
+// and what must not change a result.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <functional>
+#include <map>
+
+#include "cuda/recurrence_on_gpu.h"
+#include "kernels/golden_case.h"
+
+namespace qdelta::testing {
+namespace {
+
+// Relative L2 errors. With bf16 operands every product rounds twice, and gradients of gates are sums of many that
+// cancel.
+struct GpuTolerance {
+  double outputs, gradients, gates, vanishing = 0;
+};
+constexpr GpuTolerance kFloat32{1e-4, 5e-4, 5e-4};
+constexpr GpuTolerance kBFloat16{5e-3, 1e-2, 2e-2};
+
+double allowed(std::string_view name, const GpuTolerance& tolerance) {
+  if (name == "dg" || name == "dbeta" || name == "dlambda") return tolerance.gates;
+  return name.starts_with('d') ? tolerance.gradients : tolerance.outputs;
+}
+
+double error_of(const Tensor& got, const std::vector<double>& expected, double vanishing = 0) {
+  return relative_error(without_vanishing(to_doubles(got.view()), vanishing), without_vanishing(expected, vanishing));
+}
+
+// The largest error of every result over all cases, printed at the end.
+class Worst : public ::testing::Environment {
+ public:
+  void note(const std::string& suite, std::string_view name, double error, const std::string& where) {
+    auto& entry = table_[suite][std::string(name)];
+    if (error >= entry.first) entry = {error, where};
+  }
+  void TearDown() override {
+    for (const auto& [suite, results] : table_) {
+      for (const auto& [name, worst] : results)
+        std::printf("%-22s %-8s %9.2e  %s\n", suite.c_str(), name.c_str(), worst.first, worst.second.c_str());
+    }
+  }
+
+ private:
+  std::map<std::string, std::map<std::string, std::pair<double, std::string>>> table_;
+};
+Worst* const worst = static_cast<Worst*>(::testing::AddGlobalTestEnvironment(new Worst));
+
+void expect_close(const std::string& suite, const std::string& where, const Results<Tensor>& got,
+                  const Reference& expected, const GpuTolerance& tolerance) {
+  const auto results = got.fields();
+  const auto references = expected.fields();
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const auto& [name, tensor] = results[i];
+    if (tensor->data() == nullptr || tensor->elements() == 0) continue;
+    const double error = error_of(*tensor, *references[i].second, tolerance.vanishing);
+    worst->note(suite, name, error, where);
+    EXPECT_LE(error, allowed(name, tolerance) + rounding_of(*tensor)) << name << " of " << where;
+  }
+}
+
+Reference values_of(const Results<Tensor>& results) {
+  const auto values = [](const Tensor& tensor) { return to_doubles(tensor.view()); };
+  return {values(results.o),  values(results.ht),    values(results.dq),      values(results.dk), values(results.dv),
+          values(results.dg), values(results.dbeta), values(results.dlambda), values(results.dh0)};
+}
+
+using RecurrenceOnGpu = GpuTest;
+
+TEST_F(RecurrenceOnGpu, GoldenFloat32) {
+  for (const GoldenCase& golden : read_golden_cases())
+    expect_close("golden f32", golden.name, run_on_gpu(context(), golden.problem), golden.expected, kFloat32);
+}
+
+// Against the oracle, and against what the CPU makes of the same numbers with its own bf16 products: of a chunk's own
+// matrices the CPU rounds none, the GPU rounds V' and dR, which the gates' gradients see most of.
+TEST_F(RecurrenceOnGpu, GoldenBFloat16) {
+  for (const GoldenCase& golden : read_golden_cases()) {
+    const RecurrenceCase rounded = in_bfloat16(golden.problem);
+    const Reference expected = reference_of(rounded);
+    // Without the norm values grow to 1e6 and cancel.
+    const GpuTolerance tolerance = rounded.spec.qk_l2norm ? kBFloat16 : GpuTolerance{0x1p-6, 0x1p-5, 0x1p-5};
+    const Results<Tensor> got = run_on_gpu(context(), rounded);
+    expect_close("golden bf16", golden.name, got, expected, tolerance);
+    const Results<Tensor> cpu = run_both(rounded, {Form::chunk, 64, 0, true});
+    const auto of_gpu = got.fields();
+    const auto of_cpu = cpu.fields();
+    for (std::size_t i = 0; i < of_gpu.size(); ++i) {
+      if (of_gpu[i].second->data() == nullptr) continue;
+      const double gpu_error = error_of(*of_gpu[i].second, *expected.fields()[i].second);
+      const double cpu_error = error_of(*of_cpu[i].second, *expected.fields()[i].second);
+      if (cpu_error > 0) worst->note("bf16 gpu/cpu error", of_gpu[i].first, gpu_error / cpu_error, golden.name);
+      const double times = allowed(of_gpu[i].first, kBFloat16) == kBFloat16.gates ? 3 : 2;
+      EXPECT_LE(gpu_error, times * cpu_error + 1e-3) << of_gpu[i].first << " of " << golden.name;
+    }
+  }
+}
+
+// Shapes, rules, types, layouts and optional tensors at random.
+CaseSpec random_spec(Random& random) {
+  CaseSpec spec;
+  spec.rule = pick(random, all_rules());
+  if (chance(random, 0.3)) spec.rule = Rule::q_delta;
+  spec.batch = random.integer(1, 2);
+  spec.tokens = pick<std::int64_t>(random, {1, 2, 15, 63, 64, 65, 100, 128, 150, 200});
+  spec.heads = random.integer(1, 2);
+  spec.shared = random.integer(1, 3);
+  spec.key_dim = pick<std::int64_t>(random, {1, 8, 16, 24, 33, 64, 80, 128, 130, 192, 256});
+  spec.value_dim = pick<std::int64_t>(random, {1, 8, 16, 20, 63, 64, 72, 128, 256, 300});
+  if (chance(random, 0.3)) {
+    spec.batch = 1;
+    spec.cu_seqlens = {0, spec.tokens / 3, spec.tokens / 3, spec.tokens - spec.tokens / 4, spec.tokens};
+  }
+  spec.scale = chance(random, 0.5) ? 1.0F / std::sqrt(static_cast<float>(spec.key_dim)) : 0.7F;
+  spec.qk_l2norm = chance(random, 0.7);
+  spec.h0 = chance(random, 0.6);
+  spec.d_ht = chance(random, 0.6);
+  spec.ht = chance(random, 0.7);
+  spec.dh0 = chance(random, 0.7);
+  spec.dgates = chance(random, 0.8);
+  spec.unread_gates = chance(random, 0.5);
+  spec.dtype = chance(random, 0.6) ? DType::bf16 : DType::f32;
+  return spec;
+}
+
+TEST_F(RecurrenceOnGpu, RandomCases) {
+  Random random(5);
+  const int count = quick() ? 6 : 60;
+  for (int i = 0; i < count; ++i) {
+    const CaseSpec spec = random_spec(random);
+    GpuRun how;
+    how.strided = chance(random, 0.3);
+    how.offset = chance(random, 0.2) ? random.integer(1, 7) : 0;
+    if (chance(random, 0.6)) how.chunk_states = chance(random, 0.5) ? spec.dtype : DType::f32;
+    RecurrenceCase problem = random_case(spec, 100 + i);
+    // Gates, and results, of another type than the rows.
+    if (chance(random, 0.4)) {
+      for (Tensor* gate : {&problem.g, &problem.beta, &problem.lambda}) {
+        if (gate->data() != nullptr) *gate = converted(gate->view(), chance(random, 0.5) ? DType::f32 : DType::bf16);
+      }
+    }
+    if (chance(random, 0.3)) how.gate_results = DType::f32;
+    if (chance(random, 0.2)) how.results = DType::f32;
+    const std::string where =
+        fmt::format("#{} {} strided={} offset={} states={}", i, describe(spec), how.strided, how.offset,
+                    how.chunk_states == DType::boolean ? "-" : name_of(how.chunk_states));
+    SCOPED_TRACE(where);
+    const bool bf16 = spec.dtype == DType::bf16;
+    // A row of one or two keys has next to no gradient through its norm: what is left is rounding.
+    GpuTolerance tolerance = bf16 ? kBFloat16 : kFloat32;
+    if (spec.qk_l2norm && spec.key_dim <= 2) tolerance.gradients = 1e30;
+    if (bf16 && !spec.qk_l2norm) tolerance = {2 * tolerance.outputs, 2 * tolerance.gradients, 2 * tolerance.gates};
+    expect_close(bf16 ? "random bf16" : "random f32", where, run_on_gpu(context(), problem, how), reference_of(problem),
+                 tolerance);
+  }
+}
+
+// Every rule in the shape of the models.
+TEST_F(RecurrenceOnGpu, ModelShapes) {
+  for (const Rule rule : all_rules()) {
+    if (quick() && rule != Rule::q_delta) continue;
+    CaseSpec spec;
+    spec.rule = rule;
+    spec.tokens = 200;
+    spec.key_dim = 128;
+    spec.value_dim = 256;
+    spec.scale = 0.0884F;
+    spec.dtype = DType::bf16;
+    const RecurrenceCase problem = random_case(spec, 9);
+    const Reference expected = reference_of(problem);
+    for (const DType states : {DType::boolean, DType::bf16, DType::f32}) {
+      expect_close("model shape bf16", describe(spec), run_on_gpu(context(), problem, {.chunk_states = states}),
+                   expected, kBFloat16);
+    }
+  }
+  CaseSpec wide;
+  wide.tokens = 100;
+  wide.key_dim = 256;
+  wide.value_dim = 512;
+  wide.scale = 0.0625F;
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    wide.dtype = dtype;
+    const RecurrenceCase problem = random_case(wide, 10);
+    expect_close("wide shape", describe(wide), run_on_gpu(context(), problem), reference_of(problem),
+                 dtype == DType::bf16 ? kBFloat16 : kFloat32);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Extremes.
+
+void fill(Tensor& tensor, float value) {
+  for (float& element : tensor.as<float>()) element = value;
+}
+void multiply(Tensor& tensor, float factor) {
+  for (float& element : tensor.as<float>()) element *= factor;
+}
+void repeat_first_token(Tensor& tensor) {
+  const std::span<float> values = tensor.as<float>();
+  const auto row = static_cast<std::size_t>(tensor.elements() / tensor.shape()[1]);
+  for (std::size_t i = row; i < values.size(); ++i) values[i] = values[i - row];
+}
+
+TEST_F(RecurrenceOnGpu, Extremes) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<std::pair<std::string, std::function<void(RecurrenceCase&)>>> extremes{
+      {"strong decay", [](RecurrenceCase& c) { fill(c.g, -50); }},
+      {"total decay", [](RecurrenceCase& c) { fill(c.g, -kInfinity); }},
+      {"no decay", [](RecurrenceCase& c) { fill(c.g, 0); }},
+      {"decays of all kinds",
+       [](RecurrenceCase& c) {
+         Random random(1);
+         for (float& g : c.g.as<float>())
+           g = pick<float>(random, {0.0F, -0.0F, -1e-8F, -1e-3F, -1.0F, -20.0F, -88.0F, -104.0F, -1e30F, -kInfinity});
+       }},
+      {"beta 0", [](RecurrenceCase& c) { fill(c.beta, 0); }},
+      {"beta 1", [](RecurrenceCase& c) { fill(c.beta, 1); }},
+      {"beta 2", [](RecurrenceCase& c) { fill(c.beta, 2); }},
+      {"beta and lambda doubled",
+       [](RecurrenceCase& c) {
+         multiply(c.beta, 2);
+         multiply(c.lambda, 2);
+       }},
+      {"identical keys", [](RecurrenceCase& c) { repeat_first_token(c.k); }},
+      {"identical keys written over",
+       [](RecurrenceCase& c) {
+         repeat_first_token(c.k);
+         fill(c.beta, 1);
+         fill(c.g, 0);
+       }},
+      {"identical keys and queries, doubled, under strong decay",
+       [](RecurrenceCase& c) {
+         repeat_first_token(c.k);
+         std::memcpy(c.q.data(), c.k.data(), c.k.bytes());
+         fill(c.beta, 2);
+         fill(c.lambda, 2);
+         fill(c.g, -5);
+       }},
+      {"zero keys", [](RecurrenceCase& c) { fill(c.k, 0); }},
+      {"zero everything",
+       [](RecurrenceCase& c) {
+         for (Tensor* tensor : {&c.q, &c.k, &c.v, &c.g, &c.beta, &c.lambda, &c.h0, &c.d_o, &c.d_ht}) fill(*tensor, 0);
+       }},
+      {"huge values",
+       [](RecurrenceCase& c) {
+         multiply(c.v, 1e30F);
+         multiply(c.h0, 1e30F);
+       }},
+      {"huge rows",
+       [](RecurrenceCase& c) {
+         multiply(c.q, 1e15F);
+         multiply(c.k, 1e15F);
+       }},
+      {"tiny rows",
+       [](RecurrenceCase& c) {
+         multiply(c.q, 1e-8F);
+         multiply(c.k, 1e-8F);
+       }},
+      {"huge gradients",
+       [](RecurrenceCase& c) {
+         multiply(c.d_o, 1e30F);
+         multiply(c.d_ht, 1e30F);
+       }},
+  };
+  for (const auto& [name, make] : extremes) {
+    for (const Rule rule : {Rule::linear, Rule::longhorn, Rule::gated_delta, Rule::q_delta}) {
+      CaseSpec spec;
+      spec.rule = rule;
+      spec.tokens = 70;
+      spec.heads = 2;
+      spec.key_dim = 24;
+      spec.value_dim = 20;
+      RecurrenceCase problem = random_case(spec, 71);
+      make(problem);
+      const std::string where = fmt::format("{}, {}", name, traits_of(rule).name);
+      SCOPED_TRACE(where);
+      expect_close("extremes f32", where, run_on_gpu(context(), problem), reference_of(problem),
+                   {1e-4, 5e-4, 5e-4, 1e-36});
+      const RecurrenceCase rounded = in_bfloat16(problem);
+      const Results<Tensor> got = run_on_gpu(context(), rounded);
+      for (const auto& [field, tensor] : got.fields()) {
+        EXPECT_TRUE(all_finite(to_doubles(tensor->view()))) << field << " in bf16";
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What must not matter.
+
+RecurrenceCase invariance_case(DType dtype, std::int64_t tokens = 200) {
+  CaseSpec spec;
+  spec.batch = 2;
+  spec.tokens = tokens;
+  spec.heads = 2;
+  spec.shared = 2;
+  spec.key_dim = 48;
+  spec.value_dim = 72;
+  spec.dtype = dtype;
+  return random_case(spec, 31);
+}
+
+TEST_F(RecurrenceOnGpu, EqualBitsEveryTime) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const RecurrenceCase problem = invariance_case(dtype);
+    const Results<Tensor> first = run_on_gpu(context(), problem);
+    for (int i = 0; i < 3; ++i) expect_same_bits(run_on_gpu(context(), problem), first);
+    // Neither captured in a graph, nor strided, nor misaligned.
+    expect_same_bits(run_on_gpu(context(), problem, {.graph = true}), first);
+    expect_same_bits(run_on_gpu(context(), problem, {.strided = true}), first);
+    expect_same_bits(run_on_gpu(context(), problem, {.offset = 3}), first);
+    // States of the operand type are those that the backward would compute again.
+    expect_same_bits(run_on_gpu(context(), problem, {.chunk_states = dtype}), first);
+  }
+}
+
+TEST_F(RecurrenceOnGpu, PackedSequencesAreSequences) {
+  // Two rows of a batch, and the same two packed into one.
+  const RecurrenceCase batch = invariance_case(DType::f32);
+  RecurrenceCase packed{batch.spec, {}, {}, {}, {}, {}, {}, {}, {}, {}};
+  packed.spec.batch = 1;
+  packed.spec.tokens = 2 * batch.spec.tokens;
+  packed.spec.cu_seqlens = {0, batch.spec.tokens, 2 * batch.spec.tokens};
+  const auto flattened = [](const Tensor& tensor) {
+    Shape shape = tensor.shape();
+    shape.extent[1] *= shape.extent[0];
+    shape.extent[0] = 1;
+    Tensor out(tensor.dtype(), shape);
+    std::memcpy(out.data(), tensor.data(), tensor.bytes());
+    return out;
+  };
+  packed.q = flattened(batch.q), packed.k = flattened(batch.k), packed.v = flattened(batch.v);
+  packed.g = flattened(batch.g), packed.beta = flattened(batch.beta), packed.lambda = flattened(batch.lambda);
+  packed.d_o = flattened(batch.d_o);
+  packed.h0 = converted(batch.h0.view(), DType::f32);
+  packed.d_ht = converted(batch.d_ht.view(), DType::f32);
+  const Results<Tensor> one = run_on_gpu(context(), batch);
+  const Results<Tensor> other = run_on_gpu(context(), packed);
+  for (std::size_t i = 0; i < one.fields().size(); ++i) {
+    const Tensor& a = *one.fields()[i].second;
+    const Tensor& b = *other.fields()[i].second;
+    ASSERT_EQ(a.bytes(), b.bytes());
+    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.bytes()), 0) << one.fields()[i].first;
+  }
+}
+
+// A sequence cut in two, its state carried over, is the sequence; and so are its gradients.
+TEST_F(RecurrenceOnGpu, SplitsDoNotMatter) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const RecurrenceCase problem = invariance_case(dtype);
+    const Reference whole = values_of(run_on_gpu(context(), problem));
+    for (const std::int64_t cut : {1, 33, 64, 199}) {
+      const GpuCase on_gpu(context(), problem, {});
+      const auto part_of = [&](auto args, std::int64_t begin, std::int64_t end) {
+        const auto narrow = [&](auto& view) {
+          if (view) view = narrowed(view, 1, begin, end - begin);
+        };
+        for (ConstTensorView* view : {&args.in.q, &args.in.k, &args.in.v, &args.in.g, &args.in.beta, &args.in.lambda})
+          narrow(*view);
+        if constexpr (requires { args.o; }) {
+          narrow(args.o);
+        } else {
+          narrow(args.d_o);
+          for (TensorView* view : {&args.dq, &args.dk, &args.dv, &args.dg, &args.dbeta, &args.dlambda}) narrow(*view);
+        }
+        return args;
+      };
+      const std::int64_t tokens = problem.spec.tokens;
+      const DeviceTensor state(nan_tensor(DType::f32, problem.spec.states()), false);
+      const DeviceTensor d_state(nan_tensor(DType::f32, problem.spec.states()), false);
+      RecurrenceForward first = part_of(on_gpu.forward(), 0, cut);
+      RecurrenceForward second = part_of(on_gpu.forward(), cut, tokens);
+      RecurrenceBackward first_back = part_of(on_gpu.backward(), 0, cut);
+      RecurrenceBackward second_back = part_of(on_gpu.backward(), cut, tokens);
+      first.ht = state.view();
+      second.in.h0 = second_back.in.h0 = state.view();
+      second_back.dh0 = d_state.view();
+      first_back.d_ht = d_state.view();
+      // The first part's backward needs that of the second.
+      on_gpu.run(first, second_back);
+      on_gpu.run(second, second_back);
+      on_gpu.run(first, first_back);
+      expect_close(dtype == DType::f32 ? "splits f32" : "splits bf16", fmt::format("cut at {}", cut), on_gpu.results(),
+                   whole, dtype == DType::f32 ? GpuTolerance{1e-5, 5e-5, 5e-5} : kBFloat16);
+    }
+  }
+}
+
+// Chunks on the GPU, token by token on the CPU.
+TEST_F(RecurrenceOnGpu, AgreesWithTheWalk) {
+  const RecurrenceCase problem = invariance_case(DType::f32);
+  expect_close("chunk and walk", "f32", run_on_gpu(context(), problem),
+               values_of(run_both(problem, {Form::recurrent, 0, 0, true})), {1e-5, 5e-5, 5e-5});
+}
+
+TEST_F(RecurrenceOnGpu, NoTokens) {
+  CaseSpec spec;
+  spec.tokens = 0;
+  const RecurrenceCase problem = random_case(spec, 1);
+  const Results<Tensor> got = run_on_gpu(context(), problem);
+  EXPECT_TRUE(same_bits(got.ht, problem.h0));
+  EXPECT_TRUE(same_bits(got.dh0, problem.d_ht));
+  CaseSpec packed;
+  packed.cu_seqlens = {0, 0, 40, 40};
+  const RecurrenceCase some = random_case(packed, 2);
+  expect_close("empty sequences", describe(packed), run_on_gpu(context(), some), reference_of(some), kFloat32);
+}
+
+TEST_F(RecurrenceOnGpu, SaysWhatItCannotDo) {
+  CaseSpec spec;
+  const RecurrenceCase problem = random_case(spec, 3);
+  const GpuCase on_gpu(context(), problem, {});
+  RecurrenceForward args = on_gpu.forward();
+  args.in.v.stride[3] = 2;
+  args.in.v.shape.extent[3] = args.o.shape.extent[3] = 8;
+  args.ht = {};
+  args.in.h0 = {};
+  expect_error(Status::invalid_argument, {"v", "stride 2", "contiguous"},
+               [&] { return cuda::recurrence_chunk_workspace(context(), args); });
+  spec.key_dim = 257;
+  const RecurrenceCase wide = random_case(spec, 3);
+  const GpuCase too_wide(context(), wide, {});
+  expect_error(Status::invalid_argument, {"K is 257", "256"},
+               [&] { return cuda::recurrence_chunk_workspace(context(), too_wide.forward()); });
+  const GpuCase with_states(context(), problem, {.chunk_states = DType::f32});
+  args = with_states.forward();
+  args.run.chunk = 32;
+  expect_error(Status::invalid_argument, {"32", "64"},
+               [&] { return cuda::recurrence_chunk_workspace(context(), args); });
+  args = on_gpu.forward();
+  expect_error(Status::invalid_argument, {"workspace has 0 bytes"}, [&] {
+    cuda::recurrence_chunk_forward(context(), args, {});
+    return 0;
+  });
+}
+
+}  // namespace
+}  // namespace qdelta::testing

@@ -1,0 +1,353 @@
+// One token at a time on the GPU: the recurrence in place on a pool of states against the double-precision oracle, and
+// the sampler against what the CPU's would draw from.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "cuda/device.h"
+#include "infer/sampler.h"
+#include "kernels/cuda/layers.h"
+#include "kernels/recurrence_case.h"
+
+namespace qdelta::testing {
+namespace {
+
+double worst_o[2] = {};
+double worst_state[2] = {};
+class Report : public ::testing::Environment {
+ public:
+  void TearDown() override {
+    for (const int i : {0, 1}) {
+      std::printf("  recurrence_step %s: o %.2e, states %.2e\n", i == 0 ? "f32" : "bf16", worst_o[i], worst_state[i]);
+    }
+  }
+};
+const ::testing::Environment* const kReport = ::testing::AddGlobalTestEnvironment(new Report);
+
+// A case's tensors on the GPU.
+struct DeviceCase {
+  CaseSpec spec;
+  DeviceTensor q, k, v, g, beta, lambda, o;
+
+  explicit DeviceCase(const RecurrenceCase& problem, const Placement& place)
+      : spec(problem.spec),
+        q(problem.q, place),
+        k(problem.k, place),
+        v(problem.v, place),
+        g(problem.g, place),
+        o(problem.spec.dtype, problem.spec.values(), place) {
+    if (problem.beta.data() != nullptr) beta = DeviceTensor(problem.beta, place);
+    if (problem.lambda.data() != nullptr) lambda = DeviceTensor(problem.lambda, place);
+  }
+  [[nodiscard]] RecurrenceStep step(std::int64_t t, const TensorView& states) const {
+    RecurrenceStep args;
+    args.rule = spec.rule;
+    args.scale = spec.scale;
+    args.qk_l2norm = spec.qk_l2norm;
+    args.q = selected(q.view(), 1, t);
+    args.k = selected(k.view(), 1, t);
+    args.v = selected(v.view(), 1, t);
+    args.g = selected(g.view(), 1, t);
+    args.beta = selected(beta.view(), 1, t);
+    args.lambda = selected(lambda.view(), 1, t);
+    args.o = selected(o.view(), 1, t);
+    args.states = states;
+    return args;
+  }
+};
+
+void expect_walk(const RecurrenceCase& problem, const Placement& place, const Placement& state_place) {
+  const Reference expected = reference_of(problem);
+  const DeviceCase dev(problem, place);
+  const DeviceTensor states(problem.h0, state_place);
+  for (std::int64_t t = 0; t < problem.spec.tokens; ++t) {
+    cuda::recurrence_step(device_context(), dev.step(t, states.view()));
+  }
+  const bool narrow = problem.spec.dtype == DType::bf16;
+  const double o_error = relative_error(dev.o.get().view(), expected.o);
+  const double state_error = relative_error(states.get().view(), expected.ht);
+  worst_o[narrow] = std::max(worst_o[narrow], o_error);
+  worst_state[narrow] = std::max(worst_state[narrow], state_error);
+  EXPECT_LE(o_error, narrow ? 3e-3 : 2e-6);
+  EXPECT_LE(state_error, 2e-6);
+}
+
+class CudaStepOf : public ::testing::TestWithParam<Rule> {};
+INSTANTIATE_TEST_SUITE_P(Rules, CudaStepOf, ::testing::ValuesIn(all_rules()), rule_test_name);
+
+TEST_P(CudaStepOf, EveryTokenIsTheSequence) {
+  QDELTA_NEEDS_DEVICE();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const bool norm : {true, false}) {
+      for (const bool unread : {true, false}) {
+        for (const auto& [K, V] : {std::pair<std::int64_t, std::int64_t>{18, 37}, {64, 64}, {128, 96}}) {
+          CaseSpec spec;
+          spec.rule = GetParam();
+          spec.batch = 3;
+          spec.tokens = 12;
+          spec.heads = 2;
+          spec.shared = 2;
+          spec.key_dim = K;
+          spec.value_dim = V;
+          spec.dtype = dtype;
+          spec.qk_l2norm = norm;
+          spec.unread_gates = unread;
+          SCOPED_TRACE(describe(spec));
+          expect_walk(random_case(spec, 61), {0, 0}, {0, 0});
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CudaStepOf, AnyWidths) {
+  QDELTA_NEEDS_DEVICE();
+  for (const std::int64_t key_dim : {1, 3, 16, 33, 130, 256}) {
+    for (const std::int64_t value_dim : {1, 4, 17, 32, 36, 65, 260}) {
+      CaseSpec spec;
+      spec.rule = GetParam();
+      spec.tokens = 3;
+      spec.key_dim = key_dim;
+      spec.value_dim = value_dim;
+      SCOPED_TRACE(describe(spec));
+      expect_walk(random_case(spec, 65), {1, 3}, {0, 0});
+      expect_walk(random_case(spec, 66), {0, 0}, {4, 4});
+      expect_walk(random_case(spec, 67), {0, 0}, {1, 1});
+    }
+  }
+}
+
+TEST(CudaStep, LongKeysDoNotOverflow) {
+  QDELTA_NEEDS_DEVICE();
+  CaseSpec spec;
+  spec.tokens = 2;
+  RecurrenceCase problem = random_case(spec, 71);
+  for (float& value : problem.k.as<float>()) value *= 1e25F;
+  for (float& value : problem.q.as<float>()) value *= 1e25F;
+  expect_walk(problem, {0, 0}, {0, 0});
+}
+
+// Rows take their states from a pool by an index; what no row names stays, and a row without a state is left out.
+TEST(CudaStep, StatesByIndex) {
+  QDELTA_NEEDS_DEVICE();
+  CaseSpec spec;
+  spec.batch = 4;
+  spec.tokens = 1;
+  spec.heads = 2;
+  spec.key_dim = 32;
+  spec.value_dim = 40;
+  const RecurrenceCase problem = random_case(spec, 72);
+  const Reference expected = reference_of(problem);
+  const std::vector<std::int64_t> places{5, 0, -1, 3};
+  Random random(73);
+  const Tensor pool0 = random_tensor(random, DType::f32, {7, 2, 32, 40}, -1, 1);
+  for (const DType dtype : {DType::i32, DType::i64}) {
+    Tensor pool = converted(pool0.view(), DType::f32);
+    for (std::size_t r = 0; r < 4; ++r) {
+      if (places[r] < 0) continue;
+      std::memcpy(narrowed(pool.view(), 0, places[r], 1).data,
+                  narrowed(problem.h0.view(), 0, static_cast<std::int64_t>(r), 1).data, 2 * 32 * 40 * sizeof(float));
+    }
+    const DeviceTensor states(pool);
+    const DeviceCase dev(problem, {0, 0});
+    RecurrenceStep args = dev.step(0, states.view());
+    const DeviceVector<std::int64_t> wide(places);
+    const DeviceVector<std::int32_t> narrow(std::vector<std::int32_t>(places.begin(), places.end()));
+    args.index = ConstTensorView(dtype == DType::i32 ? reinterpret_cast<const std::byte*>(narrow.span().data())
+                                                     : reinterpret_cast<const std::byte*>(wide.span().data()),
+                                 dtype, {4});
+    cuda::recurrence_step(device_context(), args);
+    const Tensor o = dev.o.get();
+    const Tensor after = states.get();
+    const std::size_t size = 2 * 32 * 40;
+    for (std::size_t r = 0; r < 4; ++r) {
+      for (std::size_t i = 0; i < 80; ++i) {
+        EXPECT_NEAR(o.as<float>()[r * 80 + i], places[r] < 0 ? 0.0 : expected.o[r * 80 + i], 1e-5);
+      }
+    }
+    for (std::int64_t p = 0; p < 7; ++p) {
+      const auto row = std::find(places.begin(), places.end(), p);
+      for (std::size_t i = 0; i < size; ++i) {
+        const float got = after.as<float>()[static_cast<std::size_t>(p) * size + i];
+        if (row == places.end()) {
+          ASSERT_EQ(got, pool.as<float>()[static_cast<std::size_t>(p) * size + i]);
+        } else {
+          ASSERT_NEAR(got, expected.ht[static_cast<std::size_t>(row - places.begin()) * size + i], 1e-5);
+        }
+      }
+    }
+  }
+}
+
+// The sampler ---------------------------------------------------------------------------------------------------------
+
+struct Drawn {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::uint64_t> draws;
+  std::vector<std::uint32_t> seen;
+};
+
+Drawn draw(const Tensor& logits, const SamplingOptions& options, std::vector<std::uint64_t> draws,
+           const std::vector<std::uint32_t>& seen = {}, const Placement& place = {}) {
+  const auto rows = static_cast<std::size_t>(logits.shape()[0]);
+  if (draws.empty()) draws.resize(rows);
+  const DeviceTensor dev(logits, place);
+  const DeviceVector<std::int32_t> tokens(std::vector<std::int32_t>(rows, -1));
+  const DeviceVector<std::uint64_t> dev_draws(draws);
+  const DeviceVector<std::uint32_t> dev_seen(seen);
+  cuda::Sample args;
+  args.logits = dev.view();
+  args.tokens = tokens.span();
+  args.options = options;
+  args.draws = dev_draws.span();
+  args.seen = dev_seen.span();
+  cuda::sample(device_context(), args);
+  return {tokens.values(), dev_draws.values(), dev_seen.values()};
+}
+
+// What the CPU's sampler draws from: the probability of every token.
+std::vector<double> distribution(const std::vector<float>& logits, const SamplingOptions& options) {
+  std::vector<std::size_t> order(logits.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
+  if (options.top_k > 0) order.resize(std::min(order.size(), static_cast<std::size_t>(options.top_k)));
+  std::vector<double> weights;
+  double total = 0;
+  for (const std::size_t token : order) {
+    const double weight = std::exp(double{logits[token] - logits[order[0]]} / double{options.temperature});
+    if (weight < double{options.min_p}) break;
+    weights.push_back(weight);
+    total += weight;
+  }
+  std::size_t kept = 0;
+  double sum = 0;
+  while (kept < weights.size() && (options.top_p >= 1 || sum < double{options.top_p} * total)) sum += weights[kept++];
+  std::vector<double> out(logits.size(), 0.0);
+  for (std::size_t i = 0; i < kept; ++i) out[order[i]] = weights[i] / sum;
+  return out;
+}
+
+TEST(CudaSample, MostLikely) {
+  QDELTA_NEEDS_DEVICE();
+  Random random(80);
+  SamplingOptions options;
+  options.temperature = 0;
+  for (const std::int64_t vocabulary : {1, 7, 1000, 32000, 50001}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const Placement& place : {Placement{0, 0}, Placement{8, 8}, Placement{1, 3}}) {
+        const Tensor logits = random_tensor(random, dtype, {5, vocabulary}, -3, 3);
+        const std::vector<double> values = to_doubles(logits.view());
+        const Drawn drawn = draw(logits, options, {}, {}, place);
+        for (std::int64_t r = 0; r < 5; ++r) {
+          const auto begin = values.begin() + r * vocabulary;
+          EXPECT_EQ(drawn.tokens[static_cast<std::size_t>(r)], std::max_element(begin, begin + vocabulary) - begin);
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaSample, NaNIsNeverChosen) {
+  QDELTA_NEEDS_DEVICE();
+  Tensor logits(DType::f32, {2, 6});
+  for (std::size_t i = 0; i < 12; ++i) logits.as<float>()[i] = i % 6 == 4 ? 0.5F : NAN;
+  SamplingOptions options;
+  EXPECT_EQ(draw(logits, options, {}).tokens, (std::vector<std::int32_t>{4, 4}));
+  options.temperature = 0;
+  EXPECT_EQ(draw(logits, options, {}).tokens, (std::vector<std::int32_t>{4, 4}));
+}
+
+// Frequencies of many rows with the same logits, each row a stream of its own.
+TEST(CudaSample, DrawsFromTheSameDistribution) {
+  QDELTA_NEEDS_DEVICE();
+  const std::vector<SamplingOptions> all{{1.0F, 0, 1.0F, 0.0F, 1.0F, 1},   {0.7F, 5, 1.0F, 0.0F, 1.0F, 2},
+                                         {1.3F, 0, 0.8F, 0.0F, 1.0F, 3},   {1.0F, 0, 1.0F, 0.15F, 1.0F, 4},
+                                         {0.9F, 12, 0.7F, 0.05F, 1.0F, 5}, {1.0F, 1, 1.0F, 0.0F, 1.0F, 6},
+                                         {1.0F, 0, 0.001F, 0.0F, 1.0F, 7}};
+  constexpr std::int64_t kRows = 20000;
+  constexpr std::int64_t kVocabulary = 23;
+  Random random(81);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    // Rounded to halves, so that many logits are equal.
+    std::vector<float> row(kVocabulary);
+    for (float& value : row) value = std::round(2.0F * random.normal()) / 2.0F;
+    Tensor many(DType::f32, {kRows, kVocabulary});
+    for (std::size_t i = 0; i < static_cast<std::size_t>(kRows * kVocabulary); ++i)
+      many.as<float>()[i] = row[i % kVocabulary];
+    const Tensor logits = converted(many.view(), dtype);
+    for (const SamplingOptions& options : all) {
+      SCOPED_TRACE(options.seed);
+      const std::vector<double> expected = distribution(row, options);
+      std::vector<double> seen(kVocabulary, 0.0);
+      const Drawn drawn = draw(logits, options, {});
+      for (const std::int32_t token : drawn.tokens) {
+        ASSERT_TRUE(token >= 0 && token < kVocabulary);
+        seen[static_cast<std::size_t>(token)] += 1.0 / static_cast<double>(kRows);
+      }
+      for (std::size_t i = 0; i < kVocabulary; ++i) {
+        if (expected[i] == 0) {
+          EXPECT_EQ(seen[i], 0) << "token " << i;
+        }
+        EXPECT_NEAR(seen[i], expected[i], 5 * std::sqrt(expected[i] * (1 - expected[i]) / kRows) + 1e-9) << i;
+      }
+    }
+  }
+}
+
+// Large vocabularies: only tokens that the cuts keep, ties and all.
+TEST(CudaSample, CutsOfLargeVocabularies) {
+  QDELTA_NEEDS_DEVICE();
+  Random random(82);
+  for (const std::int64_t vocabulary : {1003, 32000, 70001}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Tensor row = random_tensor(random, dtype, {1, vocabulary}, -4, 4);
+      const std::vector<double> values = to_doubles(row.view());
+      constexpr std::int64_t kRows = 100;
+      Tensor logits(dtype, {kRows, vocabulary});
+      for (std::int64_t r = 0; r < kRows; ++r)
+        std::memcpy(logits.data() + static_cast<std::size_t>(r) * row.bytes(), row.data(), row.bytes());
+      for (const SamplingOptions& options : {SamplingOptions{1.0F, 40, 1.0F, 0.0F, 1.0F, 1},
+                                             {0.5F, 0, 0.3F, 0.0F, 1.0F, 2},
+                                             {1.0F, 300, 0.5F, 0.0F, 1.0F, 3}}) {
+        const std::vector<double> expected = distribution(std::vector<float>(values.begin(), values.end()), options);
+        const Drawn drawn = draw(logits, options, {});
+        for (const std::int32_t token : drawn.tokens) {
+          // The edge of top-p may fall differently by rounding: then the token is one of the last kept.
+          ASSERT_GT(expected[static_cast<std::size_t>(token)], 0) << vocabulary << " " << options.seed;
+        }
+        const std::set<std::int32_t> different(drawn.tokens.begin(), drawn.tokens.end());
+        EXPECT_GT(different.size(), 10U);
+        EXPECT_EQ(draw(logits, options, {}).tokens, drawn.tokens);
+        EXPECT_NE(draw(logits, options, drawn.draws).tokens, drawn.tokens);
+      }
+    }
+  }
+}
+
+TEST(CudaSample, RepetitionPenalty) {
+  QDELTA_NEEDS_DEVICE();
+  Tensor logits(DType::f32, {2, 40});
+  const std::span<float> z = logits.as<float>();
+  z[7] = 2.0F;
+  z[35] = 1.5F;
+  for (std::size_t i = 40; i < 80; ++i) z[i] = -1.0F;
+  z[40 + 33] = -0.5F;
+  const DeviceVector<std::int32_t> ids({7, 33, -1, 99});
+  const DeviceVector<std::int64_t> offsets({0, 1, 4});
+  const DeviceVector<std::uint32_t> seen(std::vector<std::uint32_t>(4, 0));
+  cuda::mark_seen(device_context(), {ids.span(), offsets.span(), seen.span(), 40});
+  EXPECT_EQ(seen.values(), (std::vector<std::uint32_t>{1U << 7U, 0, 0, 2}));
+  SamplingOptions options;
+  options.temperature = 0;
+  options.repetition_penalty = 4.0F;
+  const Drawn drawn = draw(logits, options, {}, seen.values());
+  EXPECT_EQ(drawn.tokens, (std::vector<std::int32_t>{35, 0}));  // 2 / 4 < 1.5;  -0.5 * 4 < -1
+  EXPECT_EQ(drawn.seen, (std::vector<std::uint32_t>{1U << 7U, 1U << 3U, 1U, 2}));
+  EXPECT_EQ(drawn.draws, (std::vector<std::uint64_t>{1, 1}));
+}
+
+}  // namespace
+}  // namespace qdelta::testing
