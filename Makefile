@@ -1,8 +1,16 @@
 # A thin front for CMake: each target installs what it needs (scripts/setup.sh), then does one thing.
 # JOBS=1 make build       fewer jobs at once
+# CUDA=1 make build       with the CUDA backend, in build-cuda (needs the CUDA toolkit)
 # QDELTA_NO_SETUP=1 make  leave the system's packages alone
 
 JOBS ?= $(shell nproc)
+ifeq ($(CUDA),1)
+PRESET := cuda
+FOLDER := build-cuda
+else
+PRESET := cpu
+FOLDER := build
+endif
 PREFIX ?= /usr/local
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
@@ -14,17 +22,17 @@ help: ## this list
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
-build: ## build the engine, build/qdelta, and its tests
-	@scripts/build.sh cpu $(JOBS)
+build: ## build the engine, build/qdelta, and its tests; with CUDA=1 in build-cuda
+	@scripts/build.sh $(PRESET) $(JOBS)
 
 demo: ## train three small models on a recall task, live, and compare them (a minute or two)
 	@scripts/build.sh cpu $(JOBS)
 	@scripts/demo.sh
 
 test: ## build and run all tests
-	@scripts/build.sh cpu $(JOBS)
+	@scripts/build.sh $(PRESET) $(JOBS)
 	@echo "test: running the tests"
-	@ctest --preset cpu
+	@ctest --preset $(PRESET)
 
 bench: ## time the operators on this machine
 	@scripts/build.sh cpu $(JOBS)
@@ -49,8 +57,8 @@ install: ## install the binary, the library and its header: make install PREFIX=
 	@cmake --install build --prefix "$(PREFIX)"
 
 dist: ## make dist/qdelta-VERSION-linux-ARCH, a folder that runs on other machines, and its .tar.gz
-	@scripts/build.sh cpu $(JOBS)
-	@scripts/dist.sh
+	@scripts/build.sh $(PRESET) $(JOBS)
+	@scripts/dist.sh $(FOLDER)
 
 clean: ## remove everything that was built
 	@echo "clean: removing build*/, dist/ and demo/"

@@ -16,7 +16,7 @@ find_package(CUDAToolkit REQUIRED)
 file(GLOB QDELTA_CUDA_SOURCES CONFIGURE_DEPENDS src/kernels/cuda/*.cu src/kernels/cuda/*.cpp)
 target_sources(qdelta_engine PRIVATE ${QDELTA_CUDA_SOURCES})
 set_target_properties(qdelta_engine PROPERTIES CUDA_ARCHITECTURES "${QDELTA_CUDA_ARCHITECTURES}" CUDA_STANDARD 20)
-target_compile_definitions(qdelta_engine PUBLIC QDELTA_CUDA)
+target_compile_definitions(qdelta_engine PUBLIC QDELTA_WITH_CUDA)
 # fmt 9 does not know nvcc's constexpr, and nvcc warns about fmt's conversions to its own types.
 target_compile_definitions(qdelta_engine PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
 target_compile_options(qdelta_engine PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=554>)

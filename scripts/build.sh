@@ -9,8 +9,9 @@ folder=build
 packages=build
 case $preset in
   cpu) ;;
+  cuda) folder=build-cuda ;;
   asan | tsan) folder=build-$preset; packages=sanitize ;;
-  *) echo "build: there is no preset '$preset' for this script; choose from: cpu asan tsan" >&2; exit 2 ;;
+  *) echo "build: there is no preset '$preset' for this script; choose from: cpu cuda asan tsan" >&2; exit 2 ;;
 esac
 
 scripts/setup.sh $packages

@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# Makes dist/qdelta-VERSION-linux-ARCH: the binary, the library and its header, and beside them every shared library they
-# need but the C library's own; and a .tar.gz of it. Then checks that the folder stands alone.
+# scripts/dist.sh [BUILD FOLDER] makes dist/qdelta-VERSION-linux-ARCH: the binary, the library and its header, and beside
+# them every shared library they need but the C library's own and CUDA's; and a .tar.gz of it. Then checks that the
+# folder stands alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/setup.sh dist
-version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' build/CMakeCache.txt)
+build=${1:-build}
+version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' $build/CMakeCache.txt)
 name=qdelta-$version-linux-$(uname -m)
+if [[ $build == build-cuda ]]; then name+=-cuda; fi
 folder=dist/$name
 archive=$folder.tar.gz
 
 fresh=true
-for file in build/qdelta build/libqdelta.so build/qdeltaConfig.cmake README.md LICENSE scripts/dist.sh; do
+for file in "$build"/qdelta "$build"/libqdelta.so "$build"/qdeltaConfig.cmake README.md LICENSE scripts/dist.sh; do
   if [[ $file -nt $archive ]]; then fresh=false; fi
 done
 if $fresh && [[ -d $folder ]]; then
@@ -23,7 +26,7 @@ fi
 is_the_systems() {
   case $1 in
     linux-vdso.* | ld-linux* | libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.* | libresolv.so.*) ;;
-    libcuda.so.* | libnvidia-*) ;;
+    libcuda.so.* | libnvidia-* | libcublas*.so.*) ;;  # the driver's and the CUDA toolkit's
     *) return 1 ;;
   esac
 }
@@ -33,7 +36,7 @@ needs() { ldd "$@" | awk '$2 == "=>" { print $1, ($3 == "not" ? "" : $3) }' | so
 
 echo "dist: installing into $folder"
 rm -rf "$folder" "$archive"
-DESTDIR='' cmake --install build --prefix "$PWD/$folder" --strip >/dev/null
+DESTDIR='' cmake --install "$build" --prefix "$PWD/$folder" --strip >/dev/null
 library_folder=$(dirname "$(find "$folder" -name libqdelta.so)")
 if [[ $library_folder != "$folder/lib" ]]; then  # a build that was configured for a system prefix
   mv "$library_folder"/* "$folder/lib/"
@@ -41,7 +44,7 @@ if [[ $library_folder != "$folder/lib" ]]; then  # a build that was configured f
 fi
 cp LICENSE README.md "$folder/"
 # The header includes DLPack's.
-dlpack=$(sed -n 's/^DLPACK_INCLUDE_DIR:PATH=//p' build/CMakeCache.txt)
+dlpack=$(sed -n 's/^DLPACK_INCLUDE_DIR:PATH=//p' $build/CMakeCache.txt)
 cp -r "$dlpack/dlpack" "$folder/include/"
 mkdir -p "$folder/share/licenses"
 

@@ -60,15 +60,15 @@ GenerateBenchReport run_generate_bench(
   LanguageModel model(options.model);
   initialise(model.layout(), 1, model.parameters());
   const ByteTokenizer tokenizer;  // ids above its own have no text, which is all the same here
-  Generator generator(model, tokenizer, {options.threads});
+  Generator generator(model, tokenizer, options.device);
 
   GenerateBenchReport report;
-  report.threads = thread_count(options.threads);
+  report.threads = thread_count(options.device.threads);
   report.parameters = model.layout().parameters();
   const std::int64_t looked_up = options.model.tie_word_embeddings ? 0 : model.layout().embeddings.shape.elements();
-  report.weight_bytes = static_cast<std::size_t>(report.parameters - looked_up) * sizeof(float);
+  report.weight_bytes = static_cast<std::size_t>(report.parameters - looked_up) * size_of(options.device.activations);
 
-  ModelStates read(options.model, 1);
+  ModelStates read(options.model, 1, options.device);
   report.state_bytes = read.bytes();
   const std::vector<std::int32_t> prompt = random_prompt(options.model.vocab_size, options.prompt);
   const double prefill = median_seconds([&] {
@@ -78,12 +78,12 @@ GenerateBenchReport run_generate_bench(
   report.prefill_tokens_per_s = static_cast<double>(options.prompt) / prefill;
 
   for (const std::int64_t batch : options.batches) {
-    ModelStates states(options.model, batch);
+    ModelStates states(options.model, batch, options.device);
     GenerateBenchRow row;
     row.batch = batch;
-    row.limit = read_bandwidth(report.weight_bytes, options.threads);
+    row.limit = read_bandwidth(options.device, report.weight_bytes);
     row.seconds = decode_seconds(generator, options, batch, read, states);
-    row.limit = std::max(row.limit, read_bandwidth(report.weight_bytes, options.threads));
+    row.limit = std::max(row.limit, read_bandwidth(options.device, report.weight_bytes));
     row.tokens_per_s = static_cast<double>(batch) / row.seconds;
     row.rate = static_cast<double>(report.weight_bytes) / row.seconds;
     report.rows.push_back(row);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "kernels/device.h"
 #include "model/config.h"
 
 namespace qdelta::bench {
@@ -16,7 +17,7 @@ struct GenerateBenchOptions {
   std::vector<std::int64_t> batches{1, 4, 16};  // sequences that decode together
   std::int64_t prompt = 512;                    // tokens
   std::int64_t tokens = 32;                     // decoded by each sequence in one timing
-  int threads = 0;
+  Device device;
 };
 
 struct GenerateBenchRow {

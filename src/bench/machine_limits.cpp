@@ -11,6 +11,7 @@
 #include "core/memory.h"
 #include "core/random.h"
 #include "core/threads.h"
+#include "kernels/layers.h"
 
 namespace qdelta::bench {
 
@@ -53,6 +54,51 @@ double matrix_rate(int threads) {
   }
   omp_set_num_threads(before);
   return best;
+}
+
+namespace {
+
+// Waits for everything that was asked of the device.
+void finish(const Device& device, const DeviceBuffer& any) {
+  std::byte byte{};
+  copy_out(device, &byte, any.data(), 1);
+}
+
+}  // namespace
+
+double matrix_rate(const Device& device) {
+  if (device.gpu == nullptr) return matrix_rate(device.threads);
+  constexpr std::int64_t kSize = 8192;
+  constexpr int kProducts = 10;  // between two waits
+  Tensor random_values(DType::f32, {kSize, kSize});
+  Random random(3);
+  for (float& value : random_values.as<float>()) value = random.normal();
+  const Tensor host = converted(random_values.view(), device.activations);
+  DeviceBuffer a(device, host.bytes());
+  DeviceBuffer b(device, host.bytes());
+  DeviceBuffer c(device, host.bytes());
+  copy_in(device, a.data(), host.data(), host.bytes());
+  copy_in(device, b.data(), host.data(), host.bytes());
+  const auto matrix = [&](DeviceBuffer& buffer) {
+    return TensorView(buffer.data(), device.activations, {kSize, kSize});
+  };
+  const double seconds = median_seconds([&] {
+    for (int i = 0; i < kProducts; ++i) linear_forward(device, {matrix(a), matrix(b), matrix(c), false});
+    finish(device, c);
+  });
+  return kProducts * 2.0 * static_cast<double>(kSize * kSize * kSize) / seconds;
+}
+
+double read_bandwidth(const Device& device, std::size_t bytes) {
+  if (device.gpu == nullptr) return read_bandwidth(bytes, device.threads);
+  constexpr int kCopies = 10;
+  DeviceBuffer from(device, bytes);
+  DeviceBuffer to(device, bytes);
+  const double seconds = median_seconds([&] {
+    for (int i = 0; i < kCopies; ++i) copy_within(device, to.data(), from.data(), bytes);
+    finish(device, to);
+  });
+  return kCopies * 2.0 * static_cast<double>(bytes) / seconds;
 }
 
 double update_bandwidth(std::size_t bytes, int threads) {

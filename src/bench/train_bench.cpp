@@ -43,10 +43,10 @@ TrainBenchReport run_train_bench(const TrainBenchOptions& options,
   }
   LanguageModel model(options.model);
   initialise(model.layout(), 1, model.parameters());
-  Trainer trainer(model, OptimizerOptions{}, {options.threads}, false);
+  Trainer trainer(model, OptimizerOptions{}, options.device, false);
 
   TrainBenchReport report;
-  report.threads = thread_count(options.threads);
+  report.threads = thread_count(options.device.threads);
   report.parameters = model.layout().parameters();
   report.flop_per_token = training_flop_per_token(model.layout());
   for (const std::int64_t batch : options.batches) {
@@ -54,14 +54,14 @@ TrainBenchReport run_train_bench(const TrainBenchOptions& options,
     TrainBenchRow row;
     row.batch = batch;
     row.tokens = options.tokens;
-    row.limit = matrix_rate(options.threads);
+    row.limit = matrix_rate(options.device);
     row.seconds = median_seconds(
         [&] {
           const StepResult result = trainer.step(pieces, kLearningRate);
           if (result.skipped) fail(Status::internal, "the gradients of a random model are not finite");
         },
         options.steps, 0);
-    row.limit = std::max(row.limit, matrix_rate(options.threads));
+    row.limit = std::max(row.limit, matrix_rate(options.device));
     row.tokens_per_s = static_cast<double>(batch * options.tokens) / row.seconds;
     row.rate = row.tokens_per_s * report.flop_per_token;
     report.rows.push_back(row);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "kernels/device.h"
 #include "model/config.h"
 
 namespace qdelta::bench {
@@ -15,7 +16,7 @@ struct TrainBenchOptions {
   std::vector<std::int64_t> batches{4};  // sequences of a step
   std::int64_t tokens = 512;             // of a sequence
   int steps = 5;                         // timed, after one that is not
-  int threads = 0;
+  Device device;
 };
 
 struct TrainBenchRow {
@@ -23,7 +24,7 @@ struct TrainBenchRow {
   double seconds = 0;  // of a step, the median: forward, backward, clipping, AdamW
   double tokens_per_s = 0;
   double rate = 0;   // model FLOP/s (model/flops.h)
-  double limit = 0;  // FLOP/s of oneDNN's matrix product: the larger of a measurement before and one after
+  double limit = 0;  // FLOP/s of the device's matrix product: the larger of a measurement before and one after
 };
 
 struct TrainBenchReport {

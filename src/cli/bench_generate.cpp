@@ -8,6 +8,7 @@
 
 #include "bench/generate_bench.h"
 #include "cli/bench_common.h"
+#include "cli/device_flags.h"
 #include "model/parameters.h"
 
 namespace qdelta {
@@ -15,6 +16,7 @@ namespace {
 
 struct GenerateBenchFlags {
   ModelFlags model;
+  DeviceFlags device;
   bench::GenerateBenchOptions options;
   std::string json;
 };
@@ -57,6 +59,7 @@ nlohmann::ordered_json as_json(const bench::GenerateBenchOptions& options, const
 
 void run(GenerateBenchFlags& flags) {
   flags.options.model = bench_model(flags.model);
+  flags.options.device = flags.device.open();
   fmt::print("{}\n", describe_model(flags.options.model, ParameterLayout(flags.options.model).parameters()));
   std::fflush(stdout);
   bool first = true;
@@ -82,7 +85,7 @@ void add_bench_generate(CLI::App& group) {
       ->capture_default_str();
   command->add_option("--prompt", options.prompt, "Tokens of the prompt")->capture_default_str();
   command->add_option("--tokens", options.tokens, "Tokens to decode in one timing")->capture_default_str();
-  command->add_option("--threads", options.threads, "0: all cores")->capture_default_str();
+  flags->device.add_to(*command);
   command->add_option("--json", flags->json, "Also write the results to this file");
   add_bench_model(*command, flags->model);
   command->footer(

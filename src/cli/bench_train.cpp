@@ -8,6 +8,7 @@
 
 #include "bench/train_bench.h"
 #include "cli/bench_common.h"
+#include "cli/device_flags.h"
 #include "model/parameters.h"
 
 namespace qdelta {
@@ -15,6 +16,7 @@ namespace {
 
 struct TrainBenchFlags {
   ModelFlags model;
+  DeviceFlags device;
   bench::TrainBenchOptions options;
   std::string json;
 };
@@ -43,12 +45,13 @@ nlohmann::ordered_json as_json(const bench::TrainBenchOptions& options, const be
 
 void run(TrainBenchFlags& flags) {
   flags.options.model = bench_model(flags.model);
+  flags.options.device = flags.device.open();
   fmt::print("{}\n\n{:>6} {:>7} {:>12} {:>10} {:>17} {:>10} {:>16}\n",
              describe_model(flags.options.model, ParameterLayout(flags.options.model).parameters()), "batch", "tokens",
              "ms per step", "tokens/s", "rate", "of limit", "limit");
   std::fflush(stdout);
   const bench::TrainBenchReport report = bench::run_train_bench(flags.options, print_row);
-  fmt::print("\nThreads: {}. The limit is oneDNN's float32 matrix product in the same run.\n", report.threads);
+  fmt::print("\nThreads: {}. The limit is the device's own matrix product in the same run.\n", report.threads);
   if (!flags.json.empty()) write_report(flags.json, as_json(flags.options, report));
 }
 
@@ -63,13 +66,14 @@ void add_bench_train(CLI::App& group) {
       ->capture_default_str();
   command->add_option("--tokens", options.tokens, "Of a sequence")->capture_default_str();
   command->add_option("--steps", options.steps, "Steps to time, after one that is not")->capture_default_str();
-  command->add_option("--threads", options.threads, "0: all cores")->capture_default_str();
+  flags->device.add_to(*command);
   command->add_option("--json", flags->json, "Also write the results to this file");
   add_bench_model(*command, flags->model);
   command->footer(
       "A step is all of it: forward, backward, clipping, AdamW, on random tokens; times are medians. The rate counts "
       "the FLOP\nof the model, two for each weight and token forward and four backward, and the chunk form of the "
-      "recurrence. Its limit is\noneDNN's float32 matrix product on the same threads, the larger of a measurement "
+      "recurrence. Its limit is\nthe device's own matrix product (oneDNN in float32, cuBLASLt), the larger of a "
+      "measurement "
       "before and one after. The\nvocabulary is small unless you say otherwise: products with a large one run at the "
       "limit and would flatter the rest.\n\n"
       "Example:  qdelta bench train --width 512 --layers 8 --batch 1,4 --json train.json");

@@ -12,17 +12,24 @@
 #include "cli/model_info.h"
 #include "core/cpu_info.h"
 #include "core/threads.h"
+#include "kernels/device.h"
 #include "rule/rule.h"
 
 namespace qdelta {
 namespace {
 
-struct Device {
-  const char* name;
+struct KnownDevice {
+  std::string name;
   bool available;
-  const char* note;
+  std::string note;
 };
-constexpr Device kDevices[] = {{"cpu", true, ""}, {"cuda", false, "not in this build"}};
+
+std::vector<KnownDevice> known_devices() {
+  const std::vector<std::string> gpus = gpu_names();
+  std::string note = fmt::format("{}", fmt::join(gpus, ", "));
+  if (gpus.empty()) note = gpu_in_build() ? "no GPU on this machine" : "not in this build";
+  return {{"cpu", true, ""}, {"cuda", !gpus.empty(), note}};
+}
 
 void line(const char* label, const std::string& text) { fmt::print("{:<16}{}\n", label, text); }
 
@@ -60,8 +67,8 @@ void print_for_people() {
   line("Kernels run on",
        fmt::format("Highway target {} (compiled for {})", simd_target(), fmt::join(simd_targets_compiled(), ", ")));
   std::vector<std::string> devices;
-  for (const Device& device : kDevices) {
-    devices.push_back(device.available ? device.name : fmt::format("{}: {}", device.name, device.note));
+  for (const KnownDevice& device : known_devices()) {
+    devices.push_back(device.note.empty() ? device.name : fmt::format("{}: {}", device.name, device.note));
   }
   line("Devices", fmt::format("{}", fmt::join(devices, "; ")));
   fmt::print("\nRules\n");
@@ -86,7 +93,7 @@ nlohmann::ordered_json for_machines() {
                       {"shared_by_cpus", cache.shared_by_cpus}});
   }
   Json devices = Json::array();
-  for (const Device& device : kDevices) {
+  for (const KnownDevice& device : known_devices()) {
     devices.push_back({{"name", device.name}, {"available", device.available}, {"note", device.note}});
   }
   Json rules = Json::array();

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <optional>
 
+#include "infer/device_decoder.h"
+
 namespace qdelta {
 namespace {
 
@@ -14,8 +16,10 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+}  // namespace
+
 // A sequence while it is being generated. Text that may turn out to be the beginning of a stop string is held back.
-class Sequence {
+class Generator::Sequence {
  public:
   Sequence(const Tokenizer& tokenizer, const GenerationOptions& options, std::size_t index,
            std::span<const std::int32_t> prompt)
@@ -25,9 +29,9 @@ class Sequence {
         eos_(options.stop_at_eos ? tokenizer.eos() : std::nullopt),
         seen_(prompt.begin(), prompt.end()) {}
 
-  // Takes the next token; gives the text that is now certain.
-  std::string advance(std::span<const float> logits) {
-    const std::int32_t token = sampler_.next(logits, seen_);
+  // Chooses the next token, or takes one that was chosen; gives the text that is now certain.
+  std::string advance(std::span<const float> logits) { return advance(sampler_.next(logits, seen_)); }
+  std::string advance(std::int32_t token) {
     seen_.push_back(token);
     result_.tokens.push_back(token);
     if (eos_ && token == *eos_) return finish(Generated::End::eos, stream_.finish());
@@ -43,6 +47,7 @@ class Sequence {
   }
   [[nodiscard]] bool done() const { return done_; }
   [[nodiscard]] std::int32_t last() const { return seen_.back(); }
+  [[nodiscard]] const std::vector<std::int32_t>& seen() const { return seen_; }
   Generated take() { return std::move(result_); }
 
  private:
@@ -87,10 +92,8 @@ class Sequence {
   bool done_ = false;
 };
 
-}  // namespace
-
 Generator::Generator(const LanguageModel& model, const Tokenizer& tokenizer, const Device& device)
-    : model_(model), tokenizer_(tokenizer), runner_(model, device) {}
+    : model_(model), tokenizer_(tokenizer), device_(device), runner_(model, device) {}
 
 std::vector<float> Generator::read(std::span<const std::int32_t> tokens, ModelStates& states, std::int64_t slot) {
   require(!tokens.empty(), "there is nothing to read: the prompt has no tokens");
@@ -105,6 +108,37 @@ std::vector<float> Generator::read(std::span<const std::int32_t> tokens, ModelSt
   speed_.prompt_tokens += static_cast<std::int64_t>(tokens.size());
   speed_.prompt_seconds += seconds_since(start);
   return {logits.as<float>().begin(), logits.as<float>().end()};
+}
+
+// All sequences to their ends, without the logits ever leaving the device.
+void Generator::decode_on_device(std::vector<Sequence>& sequences, const GenerationOptions& options,
+                                 ModelStates& states, const std::vector<std::int64_t>& slots,
+                                 const std::function<void(std::size_t, const std::string&)>& say) {
+  std::vector<std::size_t> rows;  // the sequences that go on
+  std::vector<std::int64_t> row_slots;
+  std::vector<std::int32_t> first;
+  std::vector<std::vector<std::int32_t>> seen;
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    if (sequences[i].done()) continue;
+    rows.push_back(i);
+    row_slots.push_back(slots[i]);
+    first.push_back(sequences[i].last());
+    seen.push_back(sequences[i].seen());
+  }
+  if (rows.empty()) return;
+  DeviceDecoder decoder(runner_, device_, states, row_slots, first, options.sampling, seen);
+  for (std::size_t left = rows.size(); left > 0;) {
+    const std::span<const std::int32_t> tokens = decoder.next();
+    speed_.decoded_tokens += static_cast<std::int64_t>(left);
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      Sequence& sequence = sequences[rows[row]];
+      if (sequence.done()) continue;
+      say(rows[row], sequence.advance(tokens[row]));
+      if (!sequence.done()) continue;
+      --left;
+      if (left > 0) decoder.end(row);
+    }
+  }
 }
 
 std::vector<Generated> Generator::generate(const std::vector<std::vector<std::int32_t>>& prompts,
@@ -126,6 +160,7 @@ std::vector<Generated> Generator::generate(const std::vector<std::vector<std::in
   }
 
   const auto start = Clock::now();
+  if (device_.gpu != nullptr) decode_on_device(sequences, options, states, slots, say);
   while (true) {
     // The sequences that go on, as one batch.
     std::vector<std::size_t> active;

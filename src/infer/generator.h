@@ -49,8 +49,15 @@ class Generator {
   [[nodiscard]] const GenerationSpeed& speed() const { return speed_; }
 
  private:
+  class Sequence;
+
+  void decode_on_device(std::vector<Sequence>& sequences, const GenerationOptions& options, ModelStates& states,
+                        const std::vector<std::int64_t>& slots,
+                        const std::function<void(std::size_t, const std::string&)>& say);
+
   const LanguageModel& model_;
   const Tokenizer& tokenizer_;
+  Device device_;
   ModelRunner runner_;
   GenerationSpeed speed_;
 };

@@ -4,13 +4,14 @@
 #include <utility>
 
 #include "core/error.h"
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/memory.h"
 #endif
 
 namespace qdelta {
 
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
 
 bool gpu_in_build() { return true; }
 std::vector<std::string> gpu_names() { return cuda::names(); }
@@ -34,6 +35,8 @@ void copy_in(const Context& /*gpu*/, void* /*to*/, const void* /*host*/, std::si
 void copy_out(const Context& /*gpu*/, void* /*host*/, const void* /*from*/, std::size_t /*bytes*/) { no_gpu(); }
 void copy_within(const Context& /*gpu*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) { no_gpu(); }
 void clear(const Context& /*gpu*/, void* /*data*/, std::size_t /*bytes*/) { no_gpu(); }
+std::shared_ptr<Graph> capture(const Context& /*gpu*/, const std::function<void()>& /*work*/) { no_gpu(); }
+void launch(const Context& /*gpu*/, const Graph& /*graph*/) { no_gpu(); }
 }  // namespace
 }  // namespace cuda
 
@@ -74,6 +77,12 @@ void DeviceBuffer::grow(const Device& device, std::size_t bytes) {
   if (size_ >= bytes) return;
   *this = DeviceBuffer();  // first, so that the two need not fit side by side
   *this = DeviceBuffer(device, bytes);
+}
+
+void Recording::play() {
+  if (device_.gpu == nullptr || played_++ == 0) return work_();
+  if (graph_ == nullptr) graph_ = cuda::capture(*device_.gpu, work_);
+  cuda::launch(*device_.gpu, *graph_);
 }
 
 void copy_in(const Device& device, void* to, const void* host, std::size_t bytes) {

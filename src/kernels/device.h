@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/dtype.h"
 #include "core/memory.h"
@@ -13,7 +16,8 @@ namespace qdelta {
 
 namespace cuda {
 class Context;
-}
+class Graph;
+}  // namespace cuda
 
 struct Device {
   int threads = 0;                     // of the CPU; 0: all
@@ -69,6 +73,21 @@ class DeviceTensor {
   DType dtype_;
   Shape shape_;
   DeviceBuffer storage_;
+};
+
+// Work that is asked for again and again, always the same on the same memory. On a GPU it becomes a graph, one launch
+// for all of it, when it is played for the second time (the first loads kernels and chooses algorithms); on the CPU it
+// is just done.
+class Recording {
+ public:
+  Recording(const Device& device, std::function<void()> work) : device_(device), work_(std::move(work)) {}
+  void play();
+
+ private:
+  Device device_;
+  std::function<void()> work_;
+  int played_ = 0;
+  std::shared_ptr<cuda::Graph> graph_;
 };
 
 // Copies in the order of the device's other work. copy_out waits until the bytes are there.

@@ -2,7 +2,7 @@
 #include "kernels/layers.h"
 
 #include "kernels/cpu/layers.h"
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/layers.h"
 #endif
@@ -10,28 +10,28 @@
 namespace qdelta {
 
 void linear_forward(const Device& device, const LinearForward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::linear_forward(*device.gpu, args);
 #endif
   cpu::linear_forward(device, args);
 }
 
 void linear_backward(const Device& device, const LinearBackward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::linear_backward(*device.gpu, args);
 #endif
   cpu::linear_backward(device, args);
 }
 
 void embedding_forward(const Device& device, const EmbeddingForward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::embedding_forward(*device.gpu, args);
 #endif
   cpu::embedding_forward(device, args);
 }
 
 void embedding_backward(const Device& device, const EmbeddingBackward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
     return cuda::embedding_backward(*device.gpu, args, device.gpu->scratch(cuda::embedding_backward_workspace(args)));
 #endif
@@ -39,14 +39,14 @@ void embedding_backward(const Device& device, const EmbeddingBackward& args) {
 }
 
 void rms_norm_forward(const Device& device, const RmsNormForward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::rms_norm_forward(*device.gpu, args);
 #endif
   cpu::rms_norm_forward(device, args);
 }
 
 void rms_norm_backward(const Device& device, const RmsNormBackward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
     return cuda::rms_norm_backward(*device.gpu, args, device.gpu->scratch(cuda::rms_norm_backward_workspace(args)));
 #endif
@@ -54,14 +54,14 @@ void rms_norm_backward(const Device& device, const RmsNormBackward& args) {
 }
 
 void gated_norm_forward(const Device& device, const GatedNormForward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::gated_norm_forward(*device.gpu, args);
 #endif
   cpu::gated_norm_forward(device, args);
 }
 
 void gated_norm_backward(const Device& device, const GatedNormBackward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
     return cuda::gated_norm_backward(*device.gpu, args, device.gpu->scratch(cuda::gated_norm_backward_workspace(args)));
 #endif
@@ -69,14 +69,14 @@ void gated_norm_backward(const Device& device, const GatedNormBackward& args) {
 }
 
 void short_conv_forward(const Device& device, const ShortConvForward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::short_conv_forward(*device.gpu, args);
 #endif
   cpu::short_conv_forward(device, args);
 }
 
 void short_conv_backward(const Device& device, const ShortConvBackward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
     return cuda::short_conv_backward(*device.gpu, args, device.gpu->scratch(cuda::short_conv_backward_workspace(args)));
 #endif
@@ -84,14 +84,14 @@ void short_conv_backward(const Device& device, const ShortConvBackward& args) {
 }
 
 void gates_forward(const Device& device, const GatesForward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::gates_forward(*device.gpu, args);
 #endif
   cpu::gates_forward(device, args);
 }
 
 void gates_backward(const Device& device, const GatesBackward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
     return cuda::gates_backward(*device.gpu, args, device.gpu->scratch(cuda::gates_backward_workspace(args)));
 #endif
@@ -99,42 +99,42 @@ void gates_backward(const Device& device, const GatesBackward& args) {
 }
 
 void swiglu_forward(const Device& device, const SwigluForward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::swiglu_forward(*device.gpu, args);
 #endif
   cpu::swiglu_forward(device, args);
 }
 
 void swiglu_backward(const Device& device, const SwigluBackward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::swiglu_backward(*device.gpu, args);
 #endif
   cpu::swiglu_backward(device, args);
 }
 
 void cross_entropy(const Device& device, const CrossEntropy& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::cross_entropy(*device.gpu, args);
 #endif
   cpu::cross_entropy(device, args);
 }
 
 void adamw(const Device& device, const AdamW& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::adamw(*device.gpu, {args, nullptr, args.rounded});
 #endif
   cpu::adamw(device, args);
 }
 
 void copy_rows(const Device& device, const CopyRows& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::copy_rows(*device.gpu, args);
 #endif
   cpu::copy_rows(device, args);
 }
 
 double sum_of_squares(const Device& device, std::span<const float> values) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) {
     // The sum comes first in the scratch space, behind it the sums of pieces.
     const std::span<std::byte> scratch = device.gpu->scratch(kAlignment + cuda::sum_workspace(values.size()));
@@ -149,7 +149,7 @@ double sum_of_squares(const Device& device, std::span<const float> values) {
 }
 
 double sum_of_values(const Device& device, std::span<const float> values) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) {
     // The sum comes first in the scratch space, behind it the sums of pieces.
     const std::span<std::byte> scratch = device.gpu->scratch(kAlignment + cuda::sum_workspace(values.size()));

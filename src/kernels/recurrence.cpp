@@ -6,7 +6,7 @@
 #include "kernels/kernels.h"
 #include "kernels/recurrence_check.h"
 #include "kernels/recurrence_reference.h"
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/recurrence_chunk.h"
 #endif
@@ -80,7 +80,7 @@ void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace)
 }
 
 void recurrence_forward(const Device& device, const RecurrenceForward& args, std::span<std::byte> workspace) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::recurrence_chunk_forward(*device.gpu, args, workspace);
 #else
   (void)device;
@@ -89,7 +89,7 @@ void recurrence_forward(const Device& device, const RecurrenceForward& args, std
 }
 
 void recurrence_backward(const Device& device, const RecurrenceBackward& args, std::span<std::byte> workspace) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::recurrence_chunk_backward(*device.gpu, args, workspace);
 #else
   (void)device;
@@ -98,7 +98,7 @@ void recurrence_backward(const Device& device, const RecurrenceBackward& args, s
 }
 
 void recurrence_step(const Device& device, const RecurrenceStep& args, std::span<std::byte> workspace) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::recurrence_step(*device.gpu, args);
 #else
   (void)device;
@@ -107,7 +107,7 @@ void recurrence_step(const Device& device, const RecurrenceStep& args, std::span
 }
 
 std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(*device.gpu, args);
 #else
   (void)device;
@@ -116,7 +116,7 @@ std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& 
 }
 
 std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(*device.gpu, args);
 #else
   (void)device;
@@ -125,7 +125,7 @@ std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward&
 }
 
 std::size_t recurrence_workspace(const Device& device, const RecurrenceStep& args) {
-#ifdef QDELTA_CUDA
+#ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return 0;
 #else
   (void)device;

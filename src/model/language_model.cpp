@@ -209,9 +209,13 @@ void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots&
 
 void ModelRunner::run_blocks(const ModelInput& input, bool training, const StateSlots& states) {
   plan(input, training, states);
+  run_planned(device_ids_, states);
+}
+
+void ModelRunner::run_planned(std::span<const std::int32_t> device_ids, const StateSlots& states) {
   const Weights weights = weights_->get();
   const auto layers = model_.blocks().size();
-  embedding_forward(device_, {device_ids_, model_.layout().embeddings.matrix_in(weights), plan_->stream_at(0)});
+  embedding_forward(device_, {device_ids, model_.layout().embeddings.matrix_in(weights), plan_->stream_at(0)});
   for (std::size_t i = 0; i < layers; ++i) {
     BlockActivations& a = plan_->block_at(i);
     a.x = plan_->stream_at(i);
@@ -238,6 +242,20 @@ void ModelRunner::last_logits(const ModelInput& input, const TensorView& out, co
   const TensorView last = rows_of(plan_->last, 0, static_cast<std::int64_t>(rows.size()));
   embedding_forward(device_, {last_rows_(device_, rows), plan_->normed, last});
   write_logits(last, out);
+}
+
+void ModelRunner::prepare_steps(const StateSlots& states) {
+  const std::vector<std::int32_t> ids(states.slots.size());
+  step_offsets_.resize(ids.size() + 1);
+  for (std::size_t n = 0; n < step_offsets_.size(); ++n) step_offsets_[n] = static_cast<std::int64_t>(n);
+  plan({ids, step_offsets_}, false, states);
+}
+
+ConstTensorView ModelRunner::step_logits(std::span<const std::int32_t> device_ids, const StateSlots& states) {
+  require(plan_ != nullptr && plan_->rows <= plan_->head_rows, "too many rows for one step");
+  run_planned(device_ids, states);
+  linear_forward(device_, {plan_->normed, model_.layout().head.matrix_in(weights_->get()), plan_->head, false});
+  return plan_->head;
 }
 
 // A block of rows at a time through the head, and out to the host.

@@ -92,6 +92,7 @@ class ModelRunner {
   ModelRunner(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, const Device& device,
               bool recompute);
   ~ModelRunner();
+  [[nodiscard]] const LanguageModel& model() const { return model_; }
   ModelRunner(const ModelRunner&) = delete;
   ModelRunner& operator=(const ModelRunner&) = delete;
 
@@ -99,6 +100,11 @@ class ModelRunner {
   void logits(const ModelInput& input, const TensorView& out, const StateSlots& states = {});
   // logits [sequences, vocabulary] of each sequence's last token.
   void last_logits(const ModelInput& input, const TensorView& out, const StateSlots& states = {});
+  // The same for one token of each sequence, in pieces, so that what comes between host and device happens outside:
+  // prepare_steps says which states the rows continue (-1: a row without one, which counts for nothing), step_logits
+  // reads the rows' tokens from device memory and leaves their logits [rows, vocabulary] there.
+  void prepare_steps(const StateSlots& states);
+  [[nodiscard]] ConstTensorView step_logits(std::span<const std::int32_t> device_ids, const StateSlots& states);
   // The loss of every token whose target is not negative (elsewhere 0); targets[n] is the token after ids[n]. `best`,
   // if not empty, receives the most likely next token of each.
   void losses(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> out,
@@ -132,6 +138,7 @@ class ModelRunner {
   void plan(const ModelInput& input, bool training, const StateSlots& states);
   // From ids to the normalised output of the last block, in plan_->normed.
   void run_blocks(const ModelInput& input, bool training, const StateSlots& states);
+  void run_planned(std::span<const std::int32_t> device_ids, const StateSlots& states);
   void write_logits(const TensorView& normed, const TensorView& out);
   [[nodiscard]] BlockState state_of_block(const StateSlots& states, std::size_t block) const;
 
@@ -145,6 +152,7 @@ class ModelRunner {
   Uploaded<std::int64_t> offsets_, slots_;
   std::span<const std::int32_t> device_ids_;
   std::span<const std::int64_t> device_slots_;
+  std::vector<std::int64_t> step_offsets_;
   Batch batch_;
   std::unique_ptr<Plan> plan_;
 };

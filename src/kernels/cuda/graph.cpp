@@ -1,0 +1,42 @@
+#include "kernels/cuda/graph.h"
+
+#include "kernels/cuda/context.h"
+
+namespace qdelta::cuda {
+
+class Graph {
+ public:
+  explicit Graph(cudaGraph_t graph) : graph_(graph) { QDELTA_CUDA(cudaGraphInstantiate(&ready_, graph_, 0)); }
+  ~Graph() {
+    if (ready_ != nullptr) cudaGraphExecDestroy(ready_);
+    cudaGraphDestroy(graph_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  [[nodiscard]] cudaGraphExec_t ready() const { return ready_; }
+
+ private:
+  cudaGraph_t graph_;
+  cudaGraphExec_t ready_ = nullptr;
+};
+
+std::shared_ptr<Graph> capture(const Context& context, const std::function<void()>& work) {
+  QDELTA_CUDA(cudaStreamBeginCapture(context.stream(), cudaStreamCaptureModeThreadLocal));
+  cudaGraph_t graph = nullptr;
+  try {
+    work();
+  } catch (...) {
+    cudaStreamEndCapture(context.stream(), &graph);  // the stream must be usable again
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    throw;
+  }
+  QDELTA_CUDA(cudaStreamEndCapture(context.stream(), &graph));
+  return std::make_shared<Graph>(graph);
+}
+
+void launch(const Context& context, const Graph& graph) {
+  QDELTA_CUDA(cudaGraphLaunch(graph.ready(), context.stream()));
+}
+
+}  // namespace qdelta::cuda
