@@ -13,11 +13,16 @@ if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does n
 endif()
 find_package(CUDAToolkit REQUIRED)
 
+# Their own target, so that they can be compiled without the rest.
 file(GLOB QDELTA_CUDA_SOURCES CONFIGURE_DEPENDS src/kernels/cuda/*.cu src/kernels/cuda/*.cpp)
-target_sources(qdelta_engine PRIVATE ${QDELTA_CUDA_SOURCES})
-set_target_properties(qdelta_engine PROPERTIES CUDA_ARCHITECTURES "${QDELTA_CUDA_ARCHITECTURES}" CUDA_STANDARD 20)
-target_compile_definitions(qdelta_engine PUBLIC QDELTA_WITH_CUDA)
+add_library(qdelta_cuda OBJECT ${QDELTA_CUDA_SOURCES})
+set_target_properties(qdelta_cuda PROPERTIES CUDA_STANDARD 20)
+target_include_directories(qdelta_cuda PRIVATE src)
 # fmt 9 does not know nvcc's constexpr, and nvcc warns about fmt's conversions to its own types.
-target_compile_definitions(qdelta_engine PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
-target_compile_options(qdelta_engine PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=554>)
+target_compile_definitions(qdelta_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+target_compile_options(qdelta_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=554>)
+target_link_libraries(qdelta_cuda PUBLIC CUDA::cudart_static CUDA::cublasLt fmt::fmt PRIVATE qdelta_warnings)
+
+target_sources(qdelta_engine PRIVATE $<TARGET_OBJECTS:qdelta_cuda>)
+target_compile_definitions(qdelta_engine PUBLIC QDELTA_WITH_CUDA)
 target_link_libraries(qdelta_engine PUBLIC CUDA::cudart_static CUDA::cublasLt)
