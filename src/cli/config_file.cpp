@@ -2,17 +2,21 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
 
 #include "core/error.h"
+#include "io/utf8.h"
 
 namespace qdelta {
 
 void apply_config_file(CLI::App& command, const std::string& path) {
   std::ifstream in(path);
-  if (!in) fail(Status::io, "cannot read {}", path);
+  // A folder can be opened, too, and reads as nothing.
+  if (!in || std::filesystem::is_directory(path)) fail(Status::io, "cannot read {}", path);
   std::vector<CLI::ConfigItem> items;
   try {
     items = CLI::ConfigTOML().from_config(in);
@@ -24,8 +28,10 @@ void apply_config_file(CLI::App& command, const std::string& path) {
     if (item.name == "++" || item.name == "--") continue;  // the parser's marks of where a section begins and ends
     require(item.parents.empty(), "{}: '{}' is in a section, but settings have none", path, item.fullname());
     CLI::Option* option = command.get_option_no_throw("--" + item.name);
-    require(option != nullptr, "{}: there is no setting '{}'; see qdelta {} --help", path, item.name,
+    require(option != nullptr, "{}: there is no setting {}; see qdelta {} --help", path, shown(item.name),
             command.get_name());
+    const bool empty = std::ranges::all_of(item.inputs, [](const std::string& value) { return value.empty(); });
+    require(!empty, "{}: '{}' has no value", path, item.name);
     require(seen.insert(item.name).second, "{}: '{}' is set twice", path, item.name);
     if (option->count() > 0) continue;
     try {

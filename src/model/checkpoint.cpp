@@ -33,7 +33,8 @@ std::vector<SafetensorsFile> open_weights(const fs::path& folder) {
       if (!file.is_string()) fail(Status::corrupt, "{}: the file of '{}' is no string", index.string(), tensor);
       const auto name = file.get<std::string>();
       // A shard lies in the folder itself: an index must not lead elsewhere.
-      if (fs::path(name).filename() != name) fail(Status::corrupt, "{}: '{}' is not a file name", index.string(), name);
+      const bool plain = fs::path(name).filename() == name && !name.empty() && name != "." && name != "..";
+      if (!plain) fail(Status::corrupt, "{}: '{}' is not a file name", index.string(), name);
       names.insert(name);
     }
     for (const std::string& name : names) files.push_back(SafetensorsFile::open((folder / name).string()));

@@ -11,6 +11,7 @@ void LearningRateSchedule::check() const {
   require(std::isfinite(peak) && peak >= 0, "the peak learning rate is {}; it must be a finite number, not negative",
           peak);
   require(total >= 1, "the schedule has {} steps in total; it needs at least 1", total);
+  require(total <= std::int64_t{1} << 53, "the schedule has {} steps in total; nobody will see the end of it", total);
   require(warmup >= 0, "the warm-up has {} steps; 0 means none", warmup);
   require(warmup <= total, "the warm-up of {} steps is longer than the whole run of {}; shorten it, or set it to 0",
           warmup, total);
