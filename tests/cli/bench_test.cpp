@@ -1,0 +1,134 @@
+// `qdelta bench train` and `bench generate` on models so small that only the shape of the results is worth a look.
+#include <nlohmann/json.hpp>
+
+#include "cli_testing.h"
+
+namespace qdelta::testing {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+const Words kTiny = {"--width", "32", "--layers", "2", "--heads", "2", "--head-dim", "16", "--vocab-size", "50"};
+
+bool contains(const std::string& text, std::string_view piece) { return text.find(piece) != std::string::npos; }
+
+TEST(Bench, HelpTeaches) {
+  for (const char* name : {"train", "generate"}) {
+    const RunResult result = run_qdelta({"bench", name, "--help"});
+    EXPECT_EQ(result.status, 0) << name;
+    for (const char* piece : {"--config", "--width", "--layers", "--heads", "--head-dim", "--vocab-size", "4096",
+                              "--rule", "--batch", "--tokens", "--threads", "--json", "limit", "medians", "Example"}) {
+      EXPECT_TRUE(contains(result.out, piece)) << name << ": " << piece;
+    }
+  }
+  const std::string group = run_qdelta({"bench", "--help"}).out;
+  for (const char* name : {"op", "train", "generate"}) EXPECT_TRUE(contains(group, name)) << group;
+}
+
+TEST(Bench, Train) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("train.json");
+  const RunResult result = run_qdelta(
+      with({"bench", "train"},
+           with(kTiny, {"--batch", "1,2", "--tokens", "20", "--steps", "1", "--threads", "1", "--json", file})));
+  ASSERT_EQ(result.status, 0) << result.err;
+  for (const char* piece :
+       {"q_delta, 2 layers of width 32, 2 heads of 16 x 32, vocabulary of 50", "parameters", "batch", "ms per step",
+        "tokens/s", "GFLOP/s", "of limit", "Threads: 1", "matrix product", "train.json"}) {
+    EXPECT_TRUE(contains(result.out, piece)) << piece << " in " << result.out;
+  }
+  const nlohmann::json json = nlohmann::json::parse(read_file(file));
+  EXPECT_EQ(json.at("version"), QDELTA_VERSION);
+  EXPECT_EQ(json.at("threads"), 1);
+  EXPECT_EQ(json.at("model").at("rule"), "q_delta");
+  EXPECT_EQ(json.at("model").at("width"), 32);
+  EXPECT_EQ(json.at("model").at("vocab_size"), 50);
+  EXPECT_GT(json.at("model").at("parameters"), 0);
+  const double flop = json.at("flop_per_token");
+  EXPECT_GT(flop, 6.0 * (json.at("model").at("parameters").get<double>() - 50 * 32));
+  ASSERT_EQ(json.at("rows").size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const nlohmann::json& row = json.at("rows").at(i);
+    EXPECT_EQ(row.at("batch"), i + 1);
+    EXPECT_EQ(row.at("tokens"), 20);
+    EXPECT_GT(row.at("limit"), 0.0);
+    const double speed = row.at("tokens_per_s");
+    EXPECT_NEAR(speed * row.at("seconds_per_step").get<double>(), 20.0 * static_cast<double>(i + 1), 1e-6);
+    EXPECT_NEAR(row.at("flop_per_s").get<double>() / (speed * flop), 1.0, 1e-6);
+  }
+}
+
+TEST(Bench, Generate) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("generate.json");
+  const RunResult result =
+      run_qdelta(with({"bench", "generate"}, with(kTiny, {"--batch", "1,3", "--prompt", "20", "--tokens", "4", "--rule",
+                                                          "delta", "--threads", "1", "--json", file})));
+  ASSERT_EQ(result.status, 0) << result.err;
+  for (const char* piece : {"delta, 2 layers of width 32", "prefill of 20 tokens", "batch", "ms per step", "tokens/s",
+                            "GB/s", "of limit", "prefill / decode", "Threads: 1", "generate.json"}) {
+    EXPECT_TRUE(contains(result.out, piece)) << piece << " in " << result.out;
+  }
+  const nlohmann::json json = nlohmann::json::parse(read_file(file));
+  EXPECT_EQ(json.at("model").at("rule"), "delta");
+  // All weights but the embedding table; the state is the matrices and three tokens of q, k and v.
+  const double weights = json.at("weight_bytes");
+  EXPECT_EQ(weights, 4 * (json.at("model").at("parameters").get<double>() - 50 * 32));
+  EXPECT_EQ(json.at("state_bytes"), 4 * 2 * (2 * 16 * 32 + 3 * (32 + 32 + 64)));
+  EXPECT_EQ(json.at("prefill").at("tokens"), 20);
+  const double prefill = json.at("prefill").at("tokens_per_s");
+  ASSERT_EQ(json.at("rows").size(), 2U);
+  for (const nlohmann::json& row : json.at("rows")) {
+    const double seconds = row.at("seconds_per_step");
+    const double speed = row.at("tokens_per_s");
+    EXPECT_GT(row.at("limit"), 0.0);
+    EXPECT_NEAR(speed * seconds, row.at("batch").get<double>(), 1e-6);
+    EXPECT_NEAR(row.at("weight_bytes_per_s").get<double>() * seconds / weights, 1.0, 1e-6);
+    EXPECT_NEAR(row.at("prefill_ratio").get<double>() * speed / prefill, 1.0, 1e-6);
+  }
+  EXPECT_EQ(json.at("rows").at(1).at("batch"), 3);
+}
+
+TEST(Bench, AConfigIsAStartingPoint) {
+  const TemporaryFolder folder;
+  write_file(folder.file("config.json"),
+             R"({"model_type": "gated_deltanet", "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 3,
+                 "num_heads": 2, "head_dim": 8, "tie_word_embeddings": true})");
+  const RunResult result = run_qdelta({"bench", "generate", "--config", folder.path(), "--layers", "1", "--batch", "1",
+                                       "--prompt", "3", "--tokens", "1", "--json", folder.file("out.json")});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const nlohmann::json json = nlohmann::json::parse(read_file(folder.file("out.json")));
+  EXPECT_EQ(json.at("model").at("rule"), "gated_delta");
+  EXPECT_EQ(json.at("model").at("layers"), 1);
+  EXPECT_EQ(json.at("model").at("width"), 32);
+  EXPECT_EQ(json.at("weight_bytes"), 4 * json.at("model").at("parameters").get<std::int64_t>());
+}
+
+TEST(Bench, BadOptionsAreNamed) {
+  const auto fails = [](const Words& words, int status, const Words& pieces) {
+    const RunResult result = run_qdelta(with({"bench"}, words));
+    EXPECT_EQ(result.status, status) << result.err;
+    EXPECT_TRUE(result.err.starts_with("qdelta: ")) << result.err;
+    for (const std::string& piece : pieces) EXPECT_TRUE(contains(result.err, piece)) << piece << " in " << result.err;
+  };
+  for (const char* name : {"train", "generate"}) {
+    fails({name, "--rule", "rwkv"}, 1, {"'rwkv' is no rule"});
+    fails({name, "--config", "/nowhere/config.json"}, 1, {"/nowhere/config.json"});
+    fails({name, "--width", "0"}, 1, {"hidden_size is 0"});
+    fails({name, "--width", "wide"}, 2, {"--width", "wide"});
+    fails({name, "--batch", "0"}, 1, {"batch", "0"});
+    fails({name, "--batch", "1,x"}, 2, {"--batch"});
+    fails({name, "--tokens", "0"}, 1, {"token", "0"});
+    fails({name, "--speed", "high"}, 2, {"--speed"});
+  }
+  fails({"train", "--steps", "0"}, 1, {"step", "0"});
+  fails({"generate", "--prompt", "-1"}, 1, {"prompt", "-1"});
+}
+
+}  // namespace
+}  // namespace qdelta::testing

@@ -1,0 +1,96 @@
+// `qdelta info --model`: sizes against the counts that were published, and against the memory the engine takes.
+#include <nlohmann/json.hpp>
+
+#include "cli_testing.h"
+#include "model/checkpoint.h"
+#include "train/trainer.h"
+
+namespace qdelta::testing {
+namespace {
+
+bool contains(const std::string& text, std::string_view piece) { return text.find(piece) != std::string::npos; }
+
+// A configuration of the repository.
+std::string config_path(const std::string& name) { return QDELTA_GOLDEN_DIR "/../../configs/" + name + ".json"; }
+
+nlohmann::json info_of(const std::string& model, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> args{"info", "--json", "--model", model};
+  args.insert(args.end(), more.begin(), more.end());
+  const RunResult result = run_qdelta(args);
+  EXPECT_EQ(result.status, 0) << result.err;
+  return result.status == 0 ? nlohmann::json::parse(result.out) : nlohmann::json();
+}
+
+TEST(ModelInfo, PublishedSizes) {
+  const nlohmann::json small = info_of(config_path("340M"));
+  EXPECT_EQ(small.at("rule"), "q_delta");
+  EXPECT_EQ(small.at("layers"), 21);
+  EXPECT_EQ(small.at("width"), 1024);
+  EXPECT_EQ(small.at("parameters").at("total"), 380'017'148);
+  EXPECT_EQ(small.at("parameters").at("embedding"), 32000 * 1024);
+  EXPECT_EQ(small.at("parameters").at("head"), 32000 * 1024);
+  const nlohmann::json large = info_of(config_path("1.3B"));
+  EXPECT_EQ(large.at("width"), 2048);
+  EXPECT_EQ(large.at("parameters").at("total"), 1'387'606'780);
+  // A state is 6 matrices of 256 x 512 in each layer and three tokens of q, k and v.
+  EXPECT_EQ(large.at("state_bytes"), 21 * 4 * (6 * 256 * 512 + 3 * 6 * (256 + 256 + 512)));
+}
+
+TEST(ModelInfo, ForPeople) {
+  const RunResult result = run_qdelta({"info", "--model", config_path("340M"), "--batch", "2", "--tokens", "1024"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  for (const char* piece :
+       {"340M.json", "Q-Delta (q_delta)", "21 of width 1024", "6, keys of 128, values of 256", "380,017,148",
+        "32,768,000", "per sequence", "2 x 1024 tokens", "optimizer", "activations", "with recomputation"}) {
+    EXPECT_TRUE(contains(result.out, piece)) << piece << " in " << result.out;
+  }
+}
+
+// Every number is the engine's own.
+TEST(ModelInfo, MemoryIsWhatTheEngineTakes) {
+  const TemporaryFolder folder;
+  for (const bool tied : {false, true}) {
+    ModelConfig config;
+    config.vocab_size = 70;
+    config.hidden_size = 48;
+    config.num_hidden_layers = 3;
+    config.num_heads = 2;
+    config.num_v_heads = 4;
+    config.head_dim = 16;
+    config.tie_word_embeddings = tied;
+    LanguageModel model(config);
+    save_model(folder.path(), model);
+    const nlohmann::json json = info_of(folder.path(), {"--batch", "3", "--tokens", "100"});
+    EXPECT_EQ(json.at("parameters").at("total"), model.layout().parameters());
+    EXPECT_EQ(json.at("parameters").at("head"), tied ? 0 : 70 * 48);
+    const std::int64_t block = json.at("parameters").at("block");
+    EXPECT_EQ(3 * block + (tied ? 1 : 2) * 70 * 48 + 48, model.layout().parameters());
+    EXPECT_EQ(json.at("state_bytes"), ModelStates(config, 1).bytes());
+    EXPECT_EQ(json.at("weight_bytes"), model.parameters().size_bytes());
+    const nlohmann::json& training = json.at("training");
+    EXPECT_EQ(training.at("optimizer_bytes"), OptimizerState(model.layout().size).memory.size());
+    const std::size_t kept = ModelRunner::training_bytes(model.layout(), {}, 3, 100, false);
+    const std::size_t recomputed = ModelRunner::training_bytes(model.layout(), {}, 3, 100, true);
+    EXPECT_EQ(training.at("activation_bytes"), kept);
+    EXPECT_EQ(training.at("activation_bytes_recomputed"), recomputed);
+    EXPECT_LT(recomputed, kept);
+    EXPECT_EQ(training.at("total_bytes"), 4 * model.parameters().size_bytes() + kept);
+  }
+}
+
+TEST(ModelInfo, WhatIsNoModelIsNamed) {
+  const TemporaryFolder folder;
+  expect_failure(run_qdelta({"info", "--model", "/nowhere"}), 1, {"/nowhere"});
+  expect_failure(run_qdelta({"info", "--model", folder.path()}), 1, {folder.path() + "/config.json"});
+  write_file(folder.file("config.json"), "not JSON");
+  expect_failure(run_qdelta({"info", "--model", folder.path()}), 1, {"config.json is not valid JSON"});
+  write_file(folder.file("config.json"), R"({"hidden_size": "wide"})");
+  expect_failure(run_qdelta({"info", "--model", folder.path(), "--json"}), 1, {"config.json", "hidden_size", "wide"});
+  expect_failure(run_qdelta({"info", "--model", ""}), 1, {"cannot read"});
+  expect_failure(run_qdelta({"info", "--model", config_path("tiny"), "--batch", "0"}), 1, {"--batch is 0"});
+  expect_failure(run_qdelta({"info", "--model", config_path("tiny"), "--tokens", "-5"}), 1, {"--tokens is -5"});
+  expect_failure(run_qdelta({"info", "--batch", "2"}), 2, {"--batch", "--model"});
+}
+
+}  // namespace
+}  // namespace qdelta::testing
