@@ -1,0 +1,153 @@
+// States on disk: they come back bit for bit, and only to the model they are of.
+#include "infer/state_file.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "cli/cli_testing.h"
+#include "generating_case.h"
+#include "io/safetensors.h"
+
+namespace qdelta::testing {
+namespace {
+
+class StateFile : public ::testing::Test {
+ protected:
+  StateFile() {
+    Generator generator(*model_, ByteTokenizer(), {1});
+    static_cast<void>(generator.read(bytes_of("The river runs past the mill"), states_, 1));
+    save_state(path_, *model_, states_, 1, {.tokens = 28, .token_hash = 99, .pending = 65});
+  }
+  [[nodiscard]] SavedState load(const LanguageModel& model) const {
+    ModelStates states(model.config(), 1);
+    return load_state(path_, model, states, 0);
+  }
+
+  TemporaryFolder folder_;
+  std::string path_ = folder_.file("state");
+  std::unique_ptr<LanguageModel> model_ = speaking_model(speaking_config());
+  ModelStates states_{model_->config(), 2};
+};
+
+TEST_F(StateFile, ComesBackAsItWas) {
+  ModelStates loaded(model_->config(), 3);
+  const SavedState info = load_state(path_, *model_, loaded, 2);
+  EXPECT_EQ(info.tokens, 28);
+  EXPECT_EQ(info.token_hash, 99U);
+  EXPECT_EQ(info.pending, 65);
+  const auto saved = [&](const ModelStates& states, std::int64_t slot) {
+    save_state(folder_.file("again"), *model_, states, slot, info);
+    return read_file(folder_.file("again"));
+  };
+  const std::string file = read_file(path_);
+  EXPECT_TRUE(saved(loaded, 2) == file);
+  const std::string empty = saved(ModelStates(model_->config(), 1), 0);
+  EXPECT_FALSE(empty == file);
+  EXPECT_TRUE(saved(loaded, 1) == empty);  // the places beside it stay empty
+}
+
+TEST_F(StateFile, WithoutAPendingToken) {
+  save_state(path_, *model_, states_, 0, {});
+  const SavedState info = load(*model_);
+  EXPECT_EQ(info.pending, -1);
+  EXPECT_EQ(info.tokens, 0);
+}
+
+TEST_F(StateFile, IsRefusedByEveryOtherModel) {
+  const auto refused = [&](const LanguageModel& model) {
+    expect_error(Status::invalid_argument, {path_, "another model"}, [&] { return load(model); });
+  };
+  refused(*speaking_model(speaking_config(), 2));
+  refused(*speaking_model(speaking_config(Rule::gated_delta)));
+  ModelConfig wider = speaking_config();
+  wider.norm_eps = 1e-5;  // the same parameters, but they mean something else
+  refused(*speaking_model(wider));
+  for (const NamedSlot& tensor : model_->layout().tensors) {
+    float& last = model_->parameters()[static_cast<std::size_t>(tensor.slot.offset + tensor.slot.shape.elements() - 1)];
+    const float before = last;
+    last += 1;
+    refused(*model_);
+    last = before;
+  }
+  EXPECT_NO_THROW(static_cast<void>(load(*model_)));
+}
+
+TEST_F(StateFile, TheHashOfTokensKnowsTheirOrderAndContinues) {
+  const std::vector<std::int32_t> all{1, 2, 3, 4};
+  const std::vector<std::int32_t> swapped{1, 3, 2, 4};
+  const std::span<const std::int32_t> view = all;
+  EXPECT_EQ(hash_tokens(hash_tokens(0, view.first(1)), view.subspan(1)), hash_tokens(0, all));
+  EXPECT_NE(hash_tokens(0, swapped), hash_tokens(0, all));
+  EXPECT_NE(hash_tokens(0, view.first(3)), hash_tokens(0, all));
+}
+
+TEST_F(StateFile, DamageIsNamed) {
+  const std::string good = read_file(path_);
+  for (const std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{100}, good.size() - 1}) {
+    write_file(path_, good.substr(0, size));
+    expect_error(Status::corrupt, {path_}, [&] { return load(*model_); });
+  }
+  expect_error(Status::io, {"nowhere"}, [&] {
+    ModelStates states(model_->config(), 1);
+    return load_state(folder_.file("nowhere"), *model_, states, 0);
+  });
+}
+
+TEST_F(StateFile, EveryPartIsChecked) {
+  const SafetensorsFile file = SafetensorsFile::open(path_);
+  const auto written = [&](const std::map<std::string, std::string>& metadata, const std::string& changed,
+                           const ConstTensorView* tensor) {
+    std::vector<NamedTensor> tensors;
+    for (const std::string& name : file.names()) {
+      if (name != changed) {
+        tensors.push_back({name, file.view(name)});
+      } else if (tensor != nullptr) {
+        tensors.push_back({name, *tensor});
+      }
+    }
+    write_safetensors(folder_.file("changed"), tensors, metadata);
+  };
+  const auto refused = [&](const std::vector<std::string>& pieces) {
+    ModelStates states(model_->config(), 1);
+    try {
+      static_cast<void>(load_state(folder_.file("changed"), *model_, states, 0));
+      ADD_FAILURE() << "loaded; expected " << pieces.front();
+    } catch (const Error& error) {
+      for (const std::string& piece : pieces) {
+        EXPECT_NE(std::string(error.what()).find(piece), std::string::npos) << error.what();
+      }
+    }
+  };
+  for (const char* key : {"model_hash", "tokens", "token_hash", "pending"}) {
+    auto metadata = file.metadata();
+    metadata.erase(key);
+    written(metadata, "", nullptr);
+    refused({folder_.file("changed"), key});
+    for (const char* bad : {"", "x", "1x", "99999999999999999999999"}) {
+      metadata[key] = bad;
+      written(metadata, "", nullptr);
+      refused({folder_.file("changed"), key});
+    }
+  }
+  auto metadata = file.metadata();
+  metadata["pending"] = "259";
+  written(metadata, "", nullptr);
+  refused({"pending"});
+  metadata["pending"] = "258";
+  written(metadata, "", nullptr);
+  ModelStates states(model_->config(), 1);
+  EXPECT_EQ(load_state(folder_.file("changed"), *model_, states, 0).pending, 257);
+
+  const Tensor odd(DType::f32, {1, 2, 3});
+  for (const char* name : {"conv.1", "recurrent.0"}) {
+    written(file.metadata(), name, nullptr);
+    refused({name});
+    const ConstTensorView view = odd.view();
+    written(file.metadata(), name, &view);
+    refused({name, "[1, 2, 3]"});
+  }
+}
+
+}  // namespace
+}  // namespace qdelta::testing
