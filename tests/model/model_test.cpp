@@ -143,10 +143,11 @@ TEST_P(EveryRule, StateCarriesAPrefixExactly) {
         << "after " << at << " tokens";
   }
   // Its neighbours were left alone.
-  for (const Tensor& pool : states.recurrent) {
-    const std::size_t size = pool.as<float>().size() / 3;
-    for (std::size_t i = 0; i < size; ++i) ASSERT_EQ(pool.as<float>()[i], 0.0F);
-    for (std::size_t i = 2 * size; i < 3 * size; ++i) ASSERT_EQ(pool.as<float>()[i], 0.0F);
+  for (const DeviceTensor& pool : states.recurrent) {
+    const auto* values = reinterpret_cast<const float*>(pool.view().data);
+    const std::int64_t size = pool.shape().elements() / 3;
+    for (std::int64_t i = 0; i < size; ++i) ASSERT_EQ(values[i], 0.0F);
+    for (std::int64_t i = 2 * size; i < 3 * size; ++i) ASSERT_EQ(values[i], 0.0F);
   }
 }
 
