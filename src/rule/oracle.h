@@ -148,7 +148,7 @@ OracleOutputs<T> oracle_forward(const OracleShape& shape, const OracleInputs<T>&
       for (std::int64_t t = shape.offsets[n]; t < shape.offsets[n + 1]; ++t) {
         const Token<T> token = load_token(shape, in, t, head);
         const auto v_row = static_cast<std::size_t>((t * shape.v_heads + head) * dv);
-        advance<T>(token, {&in.v[v_row], static_cast<std::size_t>(dv)}, state, r, nullptr);
+        advance<T>(token, {in.v.data() + v_row, static_cast<std::size_t>(dv)}, state, r, nullptr);
         const std::vector<T> o = read_state(state, token.q, dv);
         for (std::size_t j = 0; j < o.size(); ++j) out.o[v_row + j] = T(shape.scale) * o[j];
       }
@@ -182,15 +182,15 @@ OracleInputs<T> oracle_backward(const OracleShape& shape, const OracleInputs<T>&
       for (std::int64_t t = shape.offsets[n]; t < shape.offsets[n + 1]; ++t) {
         states.push_back(states.back());
         const auto v_row = static_cast<std::size_t>((t * shape.v_heads + head) * dv);
-        advance<T>(load_token(shape, in, t, head), {&in.v[v_row], V}, states.back(), r, nullptr);
+        advance<T>(load_token(shape, in, t, head), {in.v.data() + v_row, V}, states.back(), r, nullptr);
       }
       std::vector<T> D = entry_state(shape, d.ht, n, head);
       std::vector<T> decayed;
       for (std::int64_t t = shape.offsets[n + 1] - 1; t >= shape.offsets[n]; --t) {
         const Token<T> token = load_token(shape, in, t, head);
         const auto gate = static_cast<std::size_t>(t * shape.v_heads + head);
-        const T* v = &in.v[gate * V];
-        const T* d_o = &d.o[gate * V];
+        const T* v = in.v.data() + gate * V;
+        const T* d_o = d.o.data() + gate * V;
         const std::vector<T>& after = states.back();
         std::vector<T> state = states[states.size() - 2];
         advance<T>(token, {v, V}, state, r, &decayed);
