@@ -1,5 +1,6 @@
 #include "capi/dlpack_view.h"
 
+#include <cstdint>
 #include <optional>
 
 namespace qdelta {
@@ -22,6 +23,22 @@ std::optional<DType> dtype_from(const DLDataType& type) {
     default:
       return std::nullopt;
   }
+}
+
+// Whether every element's address can be computed without overflow.
+bool reachable(const TensorView& view) {
+  std::int64_t low = 0;
+  std::int64_t high = static_cast<std::int64_t>(size_of(view.dtype));
+  for (int axis = 0; axis < view.shape.rank; ++axis) {
+    std::int64_t reach = 0;
+    if (__builtin_mul_overflow(view.shape[axis], view.step(axis), &reach) ||
+        __builtin_mul_overflow(reach, static_cast<std::int64_t>(size_of(view.dtype)), &reach)) {
+      return false;
+    }
+    if (__builtin_add_overflow(reach < 0 ? low : high, reach, reach < 0 ? &low : &high)) return false;
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(view.data);
+  return address >= 0 - static_cast<std::uintptr_t>(low) && UINTPTR_MAX - address >= static_cast<std::uintptr_t>(high);
 }
 
 }  // namespace
@@ -47,15 +64,23 @@ TensorView view_of(const DLTensor* tensor, std::string_view name) {
     require(tensor->shape[axis] >= 0, "{} has a negative extent {} in dimension {}", name, tensor->shape[axis], axis);
   }
   const Shape shape(std::span<const std::int64_t>(tensor->shape, static_cast<std::size_t>(tensor->ndim)));
+  require(shape.countable(), "{} has shape {}, more elements than can be counted", name, shape.text());
   static std::byte nowhere{};  // an empty tensor may have no address, yet it was given
+  require(tensor->byte_offset <= UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(tensor->data),
+          "{} has a byte_offset of {}, which leads out of memory", name, tensor->byte_offset);
   std::byte* data = tensor->data == nullptr ? nullptr : static_cast<std::byte*>(tensor->data) + tensor->byte_offset;
   require(data != nullptr || shape.elements() == 0, "{} has a null data pointer", name);
   view = TensorView(data == nullptr ? &nowhere : data, *dtype, shape);
   require(shape.elements() == 0 || reinterpret_cast<std::uintptr_t>(data) % size_of(*dtype) == 0,
           "{} is not aligned to its element size of {} bytes", name, size_of(*dtype));
+  if (shape.elements() == 0) return view;
   if (tensor->strides != nullptr) {
-    for (int axis = 0; axis < tensor->ndim; ++axis) view.stride[static_cast<std::size_t>(axis)] = tensor->strides[axis];
+    for (int axis = 0; axis < tensor->ndim; ++axis) {
+      // Along an axis of one element there is no step to take: its stride may be anything.
+      if (shape[axis] > 1) view.stride[static_cast<std::size_t>(axis)] = tensor->strides[axis];
+    }
   }
+  require(reachable(view), "{} has strides that lead out of memory", name);
   return view;
 }
 

@@ -19,6 +19,18 @@ std::int64_t Shape::elements() const noexcept {
   return product;
 }
 
+bool Shape::countable() const noexcept {
+  constexpr std::int64_t kMost = std::int64_t{1} << 48U;
+  std::int64_t product = 1;
+  for (int axis = 0; axis < rank; ++axis) {
+    const std::int64_t size = extent[static_cast<std::size_t>(axis)];
+    if (size < 0 || size > kMost) return false;
+    if (size > 0 && product > kMost / size) return false;
+    if (size > 0) product *= size;
+  }
+  return true;
+}
+
 std::string Shape::text() const {
   std::string out = "[";
   for (int axis = 0; axis < rank; ++axis) {

@@ -35,6 +35,15 @@ void check_heads(std::int64_t H, std::int64_t HV) {
   require(HV > 0 && HV % H == 0, "v has {} heads, which is not a multiple of the {} heads of q and k", HV, H);
 }
 
+// Far more than any model has, and few enough that the bytes of states and scratch space can be counted.
+void check_sizes(std::int64_t K, std::int64_t V, const Shape& states, std::string_view axes) {
+  constexpr std::int64_t kWidest = std::int64_t{1} << 20U;
+  require(K > 0, "q has width 0");
+  require(K <= kWidest, "q has width {}, at most {} is supported", K, kWidest);
+  require(V <= kWidest, "v has width {}, at most {} is supported", V, kWidest);
+  require(states.countable(), "the states {} = {} have more elements than can be counted", axes, states.text());
+}
+
 }  // namespace
 
 void check(const RecurrenceInputs& in) {
@@ -53,7 +62,8 @@ void check(const RecurrenceInputs& in) {
   }
   const cpu::RecurrenceLayout at(in, kDefaultChunk);
   check_heads(at.H, at.HV);
-  require(at.K > 0, "q has width 0");
+  check_sizes(at.K, at.V, {at.N, at.HV, at.K, at.V}, "[N, HV, K, V]");
+  check_sizes(at.K, at.V, {at.total_chunks, at.HV, at.K, at.V}, "[chunks, HV, K, V]");
   require(std::isfinite(in.scale), "scale is {}", in.scale);
   check_view("q", in.q, {at.B, at.T, at.H, at.K}, "[B, T, H, K]", false);
   check_view("k", in.k, {at.B, at.T, at.H, at.K}, "[B, T, H, K]", false);
@@ -114,7 +124,7 @@ void check(const RecurrenceStep& args) {
   const std::int64_t V = args.v.extent(2);
   const std::int64_t P = args.states.extent(0);
   check_heads(H, HV);
-  require(K > 0, "q has width 0");
+  check_sizes(K, V, {P, HV, K, V}, "[P, HV, K, V]");
   require(args.threads >= 0 && args.threads <= 4096, "threads is {}, expected 1 to 4096 (0 for all)", args.threads);
   check_view("q", args.q, {R, H, K}, "[R, H, K]", false);
   check_view("k", args.k, {R, H, K}, "[R, H, K]", false);

@@ -1,4 +1,7 @@
 // What the C interface refuses, with which status and message; and the small functions.
+#include <algorithm>
+#include <array>
+#include <limits>
 #include <thread>
 
 #include "capi_testing.h"
@@ -134,6 +137,71 @@ TEST_F(CErrors, ShapesAndMemory) {
   refuse(QDELTA_INVALID_ARGUMENT, {"beta", "aligned", "4 bytes"}, [](CProblem& c) { c.get("beta")->byte_offset = 2; });
   refuse(QDELTA_INVALID_ARGUMENT, {"beta", "aligned"},
          [](CProblem& c) { c.get("beta")->data = static_cast<std::byte*>(c.get("beta")->data) + 1; });
+}
+
+// Numbers that no memory has room for must not overflow on the way to the message.
+TEST_F(CErrors, AbsurdSizes) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  static std::int64_t shape[4];
+  static std::int64_t strides[4];
+  const auto with_shape = [](std::array<std::int64_t, 4> extents) {
+    return [=](CProblem& c) {
+      std::copy(extents.begin(), extents.end(), shape);
+      c.get("q")->shape = shape;
+    };
+  };
+  const auto with_strides = [](std::array<std::int64_t, 4> steps) {
+    return [=](CProblem& c) {
+      std::copy(steps.begin(), steps.end(), strides);
+      c.get("q")->strides = strides;
+    };
+  };
+  refuse(QDELTA_INVALID_ARGUMENT, {"q", "counted", "[4294967296, 4294967296, 1, 8]"},
+         with_shape({std::int64_t{1} << 32U, std::int64_t{1} << 32U, 1, 8}));
+  refuse(QDELTA_INVALID_ARGUMENT, {"q", "counted"}, with_shape({kMost, kMost, kMost, kMost}));
+  refuse(QDELTA_INVALID_ARGUMENT, {"q", "counted"}, with_shape({0, kMost, kMost, kMost}));
+  refuse(QDELTA_INVALID_ARGUMENT, {"q", "strides"}, with_strides({kMost, 8, 8, 1}));
+  refuse(QDELTA_INVALID_ARGUMENT, {"q", "strides"}, with_strides({-kMost - 1, 8, 8, 1}));
+  refuse(QDELTA_INVALID_ARGUMENT, {"q", "strides"}, with_strides({kMost / 16, kMost / 64, 8, 1}));
+  refuse(QDELTA_INVALID_ARGUMENT, {"q", "strides"}, with_strides({-(std::int64_t{1} << 59U), 8, 8, 1}));
+  refuse(QDELTA_INVALID_ARGUMENT, {"q", "byte_offset"},
+         [](CProblem& c) { c.get("q")->byte_offset = std::numeric_limits<std::uint64_t>::max() - 3; });
+}
+
+// Nobody steps along an axis of one element, so whatever is said of its stride does no harm.
+TEST_F(CErrors, TheStrideOfASingleElementMayBeAnything) {
+  static std::int64_t strides[4] = {72, 8, std::numeric_limits<std::int64_t>::max(), 1};
+  CProblem c(problem_);
+  c.get("q")->strides = strides;
+  EXPECT_TRUE(ok(c.forward()));
+  EXPECT_TRUE(ok(c.backward()));
+  c.expect_results(problem_.expected());
+}
+
+// One element, repeated without end: each tensor is possible, what they ask for is not.
+TEST_F(CErrors, AbsurdStates) {
+  float value = 0;
+  static std::int64_t none[4] = {0, 0, 0, 0};
+  const auto tensor = [&](std::int64_t* shape, int rank) {
+    return DLTensor{&value, {kDLCPU, 0}, rank, {kDLFloat, 32, 1}, shape, none, 0};
+  };
+  const auto refuse_shapes = [&](std::array<std::int64_t, 4> q_shape, std::array<std::int64_t, 4> v_shape,
+                                 const std::vector<std::string>& pieces) {
+    DLTensor q = tensor(q_shape.data(), 4);
+    DLTensor v = tensor(v_shape.data(), 4);
+    DLTensor gate = tensor(v_shape.data(), 3);
+    const qdelta_inputs in{&q, &q, &v, &gate, &gate, &gate, nullptr, nullptr};
+    const qdelta_outputs out{&v, nullptr, nullptr};
+    qdelta_options options;
+    qdelta_options_init(&options);
+    EXPECT_TRUE(refused(qdelta_forward(&options, &in, &out), QDELTA_INVALID_ARGUMENT, pieces));
+    EXPECT_EQ(qdelta_chunk_count(&options, &in), -1);
+  };
+  constexpr std::int64_t kMany = std::int64_t{1} << 40U;
+  refuse_shapes({1, 1, 1, kMany}, {1, 1, 1, kMany}, {"q", "width", "1099511627776"});
+  refuse_shapes({1, 1, 1, 8}, {1, 1, 1, kMany}, {"v", "width", "1099511627776"});
+  refuse_shapes({kMany, 1, 1, 128}, {kMany, 1, 1, 128}, {"[N, HV, K, V]", "counted"});
+  refuse_shapes({1, kMany, 1, 128}, {1, kMany, 1, 256}, {"[chunks, HV, K, V]", "counted"});
 }
 
 TEST_F(CErrors, Offsets) {

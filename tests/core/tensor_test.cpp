@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -32,6 +33,13 @@ TEST(Shape, KnowsItsExtents) {
   EXPECT_EQ(Shape{}.text(), "[]");
   EXPECT_EQ(Shape{}.elements(), 1);
   EXPECT_EQ((Shape{3, 0, 5}).elements(), 0);
+  constexpr std::int64_t kMany = std::int64_t{1} << 24U;
+  EXPECT_TRUE((Shape{kMany, 1, kMany}).countable());
+  EXPECT_TRUE((Shape{kMany, 0, kMany}).countable());
+  EXPECT_FALSE((Shape{kMany, 2, kMany}).countable());
+  EXPECT_FALSE((Shape{kMany, 0, kMany, 2}).countable());
+  EXPECT_FALSE((Shape{std::numeric_limits<std::int64_t>::max(), 0}).countable());
+  EXPECT_FALSE((Shape{-1}).countable());
 }
 
 TEST(Shape, EqualityNeedsRankAndExtents) {

@@ -62,7 +62,7 @@ struct RecurrenceLayout {
         N(in.cu_seqlens.empty() ? B : static_cast<std::int64_t>(in.cu_seqlens.size()) - 1),
         chunk(chunk_length),
         cu_seqlens(in.cu_seqlens) {
-    for (std::int64_t n = 0; n < N; ++n) total_chunks += chunks(n);
+    total_chunks = first_chunk(N);
   }
 
   [[nodiscard]] std::int64_t length(std::int64_t n) const {
