@@ -1,6 +1,9 @@
 // The command line as a whole: help, version, exit statuses; and `qdelta info`.
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <sstream>
+
 #include "cli_testing.h"
 #include "core/cpu_info.h"
 
@@ -26,12 +29,31 @@ TEST(Main, HelpTeaches) {
   EXPECT_EQ(run_qdelta({"-h"}).out, result.out);
 }
 
+// The subcommands that --help lists: the first word of each line below their heading.
+std::vector<std::string> subcommands() {
+  std::istringstream help(run_qdelta({"--help"}).out);
+  std::vector<std::string> names;
+  bool listed = false;
+  for (std::string line; std::getline(help, line);) {
+    if (line.empty()) listed = false;
+    if (listed) names.push_back(line.substr(2, line.find(' ', 2) - 2));
+    if (line == "Subcommands:") listed = true;
+  }
+  return names;
+}
+
 TEST(Main, EverySubcommandHasHelp) {
-  for (const char* name : {"op", "bench", "info"}) {
+  const std::vector<std::string> names = subcommands();
+  for (const char* name :
+       {"demo", "tokenize", "train", "generate", "chat", "perplexity", "logits", "plot", "op", "bench", "info"}) {
+    EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
+  }
+  for (const std::string& name : names) {
     const RunResult result = run_qdelta({name, "--help"});
     EXPECT_EQ(result.status, 0) << name;
     EXPECT_EQ(result.err, "") << name;
-    EXPECT_TRUE(contains(result.out, std::string("Usage: qdelta ") + name)) << result.out;
+    EXPECT_TRUE(contains(result.out, "Usage: qdelta " + name)) << result.out;
+    EXPECT_TRUE(contains(result.out, "\nExample")) << name << " has no example";
   }
   const std::string op = run_qdelta({"op", "--help"}).out;
   for (const char* option : {"--in", "--out", "--rule", "--form", "--chunk", "--dtype", "--device", "--threads",
