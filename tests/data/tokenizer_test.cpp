@@ -321,7 +321,7 @@ TEST(TokenizerJson, WhatIsWrongIsNamed) {
   refuse(Status::corrupt, {"model", "merge 0", "\"x\""}, [](json& j) { j["model"]["merges"][0] = "x b"; });
   refuse(Status::corrupt, {"model", "merge 0", "\"ba\""}, [](json& j) { j["model"]["merges"][0] = "b a"; });
   refuse(Status::corrupt, {"model.merges", "merge 1", "\"a b c\""}, [](json& j) { j["model"]["merges"][1] = "a b c"; });
-  refuse(Status::corrupt, {"model.merges", "merge 1"}, [](json& j) { j["model"]["merges"][1] = {"a"}; });
+  refuse(Status::corrupt, {"model.merges", "merge 1"}, [](json& j) { j["model"]["merges"][1] = json::array({"a"}); });
   refuse(Status::corrupt, {"model", "unknown token", "\"?\""}, [](json& j) { j["model"]["unk_token"] = "?"; });
   refuse(Status::corrupt, {"model: merges is missing"}, [](json& j) { j["model"].erase("merges"); });
   refuse(Status::corrupt, {"pre_tokenizer", "type"}, [](json& j) { j["pre_tokenizer"] = json::object(); });
@@ -335,6 +335,7 @@ TEST(TokenizerJson, WhatIsWrongIsNamed) {
   });
 }
 
+// Arrays are called so: whether braces around one value make an array depends on the compiler.
 json added(const std::string& content, std::int64_t id) {
   return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
           {"rstrip", false}, {"normalized", false}, {"special", true}};
@@ -342,17 +343,18 @@ json added(const std::string& content, std::int64_t id) {
 
 TEST(TokenizerJson, AddedTokensHaveTheIdsThatTheLibraryWouldGive) {
   json file = small();
-  file["added_tokens"] = {added("<s>", 5), added("ab", 3), added("<e>", 6)};
+  file["added_tokens"] = json::array({added("<s>", 5), added("ab", 3), added("<e>", 6)});
   EXPECT_EQ(make(file)->encode("a<s>ab<e>c"), (Ids{0, 5, 3, 6, 2}));
   EXPECT_EQ(make(file)->vocab_size(), 7);
   refuse(Status::corrupt, {"added_tokens[0]", "\"<s>\"", "id 9", "5"},
-         [](json& j) { j["added_tokens"] = {added("<s>", 9)}; });
+         [](json& j) { j["added_tokens"] = json::array({added("<s>", 9)}); });
   refuse(Status::corrupt, {"added_tokens[0]", "\"ab\"", "vocabulary", "3"},
-         [](json& j) { j["added_tokens"] = {added("ab", 5)}; });
+         [](json& j) { j["added_tokens"] = json::array({added("ab", 5)}); });
   refuse(Status::corrupt, {"added_tokens[1]", "twice"}, [](json& j) {
-    j["added_tokens"] = {added("<s>", 5), added("<s>", 5)};
+    j["added_tokens"] = json::array({added("<s>", 5), added("<s>", 5)});
   });
-  refuse(Status::corrupt, {"added_tokens[0]", "empty"}, [](json& j) { j["added_tokens"] = {added("", 5)}; });
+  refuse(Status::corrupt, {"added_tokens[0]", "empty"},
+         [](json& j) { j["added_tokens"] = json::array({added("", 5)}); });
 }
 
 TEST(TokenizerJson, AFileCannotExhaustTheMemory) {
