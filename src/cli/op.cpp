@@ -23,7 +23,7 @@
 namespace qdelta {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kOpHelp =
     "The input has q k [B,T,H,K], v [B,T,HV,V], g [B,T,HV] (log of the decay), and beta and lambda [B,T,HV] where the\n"
     "rule reads them; optionally h0 [N,HV,K,V], and cu_seqlens [N+1] where sequences are packed along T. --backward "
     "also\n"
@@ -184,7 +184,7 @@ void run(const OpOptions& options) {
 
 void add_op(CLI::App& app) {
   CLI::App* op = app.add_subcommand("op", "Run a rule, and its gradients, on tensors from a safetensors file");
-  op->footer(kHelp);
+  op->footer(kOpHelp);
   auto options = std::make_shared<OpOptions>();
   OpOptions& o = *options;
   op->add_option("--in", o.in, "The input file")->required()->option_text("CASE");

@@ -18,7 +18,7 @@
 namespace qdelta {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kPlotHelp =
     "A RUN is the folder of a run, which has a log.jsonl, or such a log itself; a run may still be going on. Several\n"
     "are drawn over each other and named after their folders. Without --out the curves are shown in the terminal.\n"
     "\n"
@@ -65,7 +65,7 @@ void run(const PlotOptions& options) {
 
 void add_plot(CLI::App& app) {
   CLI::App* command = app.add_subcommand("plot", "Draw the curves of training runs, to an SVG file or the terminal");
-  command->footer(kHelp);
+  command->footer(kPlotHelp);
   auto options = std::make_shared<PlotOptions>();
   PlotOptions& o = *options;
   command->add_option("runs", o.runs, "Folders of runs, or their logs")->required()->option_text("RUN...");

@@ -24,7 +24,7 @@
 namespace qdelta {
 namespace {
 
-constexpr const char* kHelp =
+constexpr const char* kTokenizeHelp =
     "An input is text or, where its name ends in .jsonl or .ndjson, JSON lines with a document in each; plain, or\n"
     "compressed with gzip, xz or zstd. DIR gets tokens-00000.qdt and so on, shards.json, which lists them and is "
     "written\n"
@@ -73,12 +73,12 @@ std::string unescaped(const std::string& text) {
 }
 
 // How far it has come: a line that is written over on a terminal, else a line now and then.
-class Progress {
+class TokenizeProgress {
  public:
-  explicit Progress(std::uint64_t total) : total_(total), terminal_(::isatty(STDERR_FILENO) == 1) {}
-  ~Progress() { clear(); }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  explicit TokenizeProgress(std::uint64_t total) : total_(total), terminal_(::isatty(STDERR_FILENO) == 1) {}
+  ~TokenizeProgress() { clear(); }
+  TokenizeProgress(const TokenizeProgress&) = delete;
+  TokenizeProgress& operator=(const TokenizeProgress&) = delete;
 
   void show(std::uint64_t done, std::int64_t tokens) {
     const auto now = Clock::now();
@@ -226,7 +226,7 @@ void run(TokenizeOptions options) {
   const int threads = thread_count(options.threads);
   const auto start = std::chrono::steady_clock::now();
   Inputs inputs(options.inputs, options.documents, std::size_t{4} << 20U);
-  Progress progress(total);
+  TokenizeProgress progress(total);
   std::int64_t tokens = 0;
   std::int64_t bytes = 0;
   std::int64_t not_utf8 = 0;
@@ -272,7 +272,7 @@ void run(TokenizeOptions options) {
 
 void add_tokenize(CLI::App& app) {
   CLI::App* tokenize = app.add_subcommand("tokenize", "Turn texts into token shards to train on");
-  tokenize->footer(kHelp);
+  tokenize->footer(kTokenizeHelp);
   auto options = std::make_shared<TokenizeOptions>();
   TokenizeOptions& o = *options;
   tokenize
