@@ -13,8 +13,8 @@ namespace {
 bool compiles(const std::string& compiler, const std::string& language, const std::string& standard) {
   const std::filesystem::path include = std::filesystem::path(__FILE__).parent_path() / "../../include";
   const std::string command = "echo '#include <qdelta/qdelta.h>' | " + compiler + " -x " + language +
-                              " -std=" + standard + " -pedantic-errors -Wall -Wextra -Wstrict-prototypes -Werror" +
-                              " -fsyntax-only -I'" + include.string() + "' -";
+                              " -std=" + standard + " -pedantic-errors -Wall -Wextra -Werror" + " -fsyntax-only -I'" +
+                              include.string() + "' -";
   return std::system(command.c_str()) == 0;
 }
 
@@ -24,13 +24,14 @@ bool exists(const std::string& compiler) {
 
 TEST(Header, IsC99) {
   if (!exists("cc")) GTEST_SKIP() << "no C compiler here";
-  for (const char* standard : {"c99", "c11", "gnu17"}) EXPECT_TRUE(compiles("cc", "c", standard)) << standard;
+  for (const char* standard : {"c99", "c11", "gnu17"}) {
+    EXPECT_TRUE(compiles("cc -Wstrict-prototypes", "c", standard)) << standard;
+  }
 }
 
 TEST(Header, IsCxx) {
   if (!exists("c++")) GTEST_SKIP() << "no C++ compiler here";
-  const std::string compiler = "c++ -Wno-error=strict-prototypes";
-  for (const char* standard : {"c++11", "c++20"}) EXPECT_TRUE(compiles(compiler, "c++", standard)) << standard;
+  for (const char* standard : {"c++11", "c++20"}) EXPECT_TRUE(compiles("c++", "c++", standard)) << standard;
 }
 
 }  // namespace
