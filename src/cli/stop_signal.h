@@ -1,19 +1,32 @@
 // Ctrl-C, the polite way: the first one asks for a stop at the next good moment, a second one ends the program at once.
+//
+// The signals are blocked in every thread and taken by one that does nothing else. A handler would run on top of a
+// thread that computes, and a step does not survive that where oneDNN (2.6.3) uses AVX-512: a signal a millisecond
+// corrupts the heap of most runs, none at all where it is held to AVX2. So this must be made before any thread that
+// computes is.
 #pragma once
+
+#include <pthread.h>
 
 #include <atomic>
 #include <csignal>
+#include <ctime>
+#include <thread>
 
 namespace qdelta {
 
 class StopSignal {
  public:
   StopSignal() {
-    flag() = false;
-    for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, &StopSignal::raise);
+    sigemptyset(&signals_);
+    for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals_, signal);
+    pthread_sigmask(SIG_BLOCK, &signals_, &before_);
+    listener_ = std::thread([this] { listen(); });
   }
   ~StopSignal() {
-    for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+    done_ = true;
+    listener_.join();
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
@@ -21,17 +34,23 @@ class StopSignal {
   [[nodiscard]] const std::atomic<bool>& raised() const { return raised_; }
 
  private:
-  static std::atomic<bool>& flag() {
-    static std::atomic<bool> value{false};
-    static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may only touch lock-free flags");
-    return value;
-  }
-  static void raise(int signal) {
-    flag() = true;
-    std::signal(signal, SIG_DFL);
+  void listen() {
+    constexpr timespec kPatience{0, 20'000'000};  // how long the destructor may have to wait
+    while (!done_) {
+      const int signal = sigtimedwait(&signals_, nullptr, &kPatience);
+      if (signal <= 0) continue;
+      if (raised_.exchange(true)) {
+        std::signal(signal, SIG_DFL);
+        pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
+        std::raise(signal);
+      }
+    }
   }
 
-  const std::atomic<bool>& raised_ = flag();
+  sigset_t signals_{}, before_{};
+  std::atomic<bool> raised_{false};
+  std::atomic<bool> done_{false};
+  std::thread listener_;
 };
 
 }  // namespace qdelta

@@ -27,8 +27,8 @@ struct Shape {
 
   [[nodiscard]] std::int64_t operator[](int axis) const noexcept { return extent[static_cast<std::size_t>(axis)]; }
   [[nodiscard]] std::int64_t elements() const noexcept;
-  // Whether elements, bytes and strides can be counted without overflow: no extent is negative, and the product of those
-  // that are not zero is at most 2^48. What comes from outside must be asked before anything else.
+  // Whether elements, bytes and strides can be counted without overflow: no extent is negative, and the product of
+  // those that are not zero is at most 2^48. What comes from outside must be asked before anything else.
   [[nodiscard]] bool countable() const noexcept;
   [[nodiscard]] std::string text() const;  // "[2, 64, 4, 128]"
   friend bool operator==(const Shape& a, const Shape& b) noexcept;

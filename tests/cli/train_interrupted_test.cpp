@@ -93,6 +93,18 @@ TEST_F(TrainInterrupted, CtrlCFinishesTheStepSavesAndSaysHowToGoOn) {
   expect_same_run("stopped");
 }
 
+TEST_F(TrainInterrupted, ASecondCtrlCEndsItAtOnce) {
+  // Steps so long that the first one is still being waited for.
+  Words words{"train", "--text", folder_.file("text"), "--out", folder_.file("run"), "--steps", "50", "--warmup", "0"};
+  words = joined(words, {"--rows", "32", "--seq-len", "1024", "--hidden-size", "256", "--threads", "1"});
+  Program program(words);
+  ASSERT_TRUE(wait_until([&] { return fs::exists(log_of(folder_.file("run"))); }));
+  program.send(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  program.send(SIGINT);
+  EXPECT_EQ(program.wait_at_most(std::chrono::seconds(30)).status, 128 + SIGINT);
+}
+
 TEST_F(TrainInterrupted, WithoutResumeAnExistingRunIsNotTouched) {
   static_cast<void>(run_well(command("whole", "3")));
   const Numbers before = numbers_of(folder_.file("whole"));
