@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "cli/cli.h"
+#include "cli/device_flags.h"
 #include "cli/stop_signal.h"
 #include "data/mqar.h"
 #include "plot/figure.h"
@@ -20,7 +21,7 @@ struct DemoFlags {
   std::string out = "demo";
   std::int64_t steps = 1500;
   std::uint64_t seed = 1;
-  int threads = 0;
+  DeviceFlags device;
 };
 
 constexpr std::int64_t kVocabulary = 128;
@@ -70,7 +71,7 @@ struct DemoResult {
   std::string checkpoint;
 };
 
-DemoResult train_one(Rule rule, const DemoFlags& flags, const std::atomic<bool>& stop) {
+DemoResult train_one(Rule rule, const DemoFlags& flags, const Device& device, const std::atomic<bool>& stop) {
   const std::string run = (std::filesystem::path(flags.out) / traits_of(rule).name).string();
   std::filesystem::remove_all(run);  // the demonstration starts afresh every time
   LanguageModel model(demo_model(rule));
@@ -85,7 +86,7 @@ DemoResult train_one(Rule rule, const DemoFlags& flags, const std::atomic<bool>&
   options.eval_every = std::max<std::int64_t>(flags.steps / 15, 1);
   options.save_every = flags.steps;
   options.keep = 1;
-  options.device.threads = flags.threads;
+  options.device = device;
   const std::uint64_t test_seed = flags.seed + 1'000'003;
   const std::vector<TokenBatch> validation = examples_of({64, 8, 128}, test_seed);
   Progress progress;
@@ -148,7 +149,8 @@ std::string draw(const std::vector<DemoResult>& results, const std::string& out)
   return path;
 }
 
-void run_demo(const DemoFlags& flags) {
+void run_demo(DemoFlags& flags) {
+  const Device device = flags.device.open();
   require(flags.steps >= 20, "steps is {}, expected at least 20", flags.steps);
   fmt::print(
       "A recall task: a sequence names pairs of a key and a value, then asks for some of the keys again,\n"
@@ -161,7 +163,7 @@ void run_demo(const DemoFlags& flags) {
   for (const Rule rule : {Rule::q_delta, Rule::gated_delta, Rule::linear}) {
     fmt::print("{}:  {}\n", traits_of(rule).title, traits_of(rule).formula);
     std::fflush(stdout);
-    results.push_back(train_one(rule, flags, stop.raised()));
+    results.push_back(train_one(rule, flags, device, stop.raised()));
     if (stop.raised()) fail(Status::invalid_argument, "stopped; what was trained so far is in {}", flags.out);
   }
   print_table(results);
@@ -183,8 +185,7 @@ void add_demo(CLI::App& app) {
   command->add_option("--out", flags->out, "Folder for runs, models and the picture")->capture_default_str();
   command->add_option("--steps", flags->steps, "Training steps of each model")->capture_default_str();
   command->add_option("--seed", flags->seed, "Another seed, other numbers")->capture_default_str();
-  command->add_option("--threads", flags->threads, "0: all cores; the result does not depend on it")
-      ->capture_default_str();
+  flags->device.add_to(*command);
   command->callback([flags] { run_demo(*flags); });
 }
 

@@ -8,6 +8,17 @@
 
 namespace qdelta {
 
+std::shared_ptr<const cuda::Context> open_gpu_named(const std::string& device) {
+  if (device == "cpu") return nullptr;
+  int ordinal = 0;
+  const std::string name = device.substr(0, device.find(':'));
+  const std::string number = device.size() > name.size() ? device.substr(name.size() + 1) : "0";
+  const char* end = number.data() + number.size();
+  require(name == "cuda" && std::from_chars(number.data(), end, ordinal).ptr == end && !number.empty(),
+          "'{}' is no device: cpu, cuda or cuda:N", device);
+  return open_gpu(ordinal);
+}
+
 void DeviceFlags::add_to(CLI::App& command, const std::string& group) {
   const auto add = [&](const char* name, auto& value, const char* help) {
     CLI::Option* option = command.add_option(name, value, help);
@@ -27,13 +38,7 @@ Device DeviceFlags::open() {
     require(dtype != "bf16", "activations on the CPU are f32; bf16 needs --device cuda");
     return opened;
   }
-  int ordinal = 0;
-  const std::string name = device.substr(0, device.find(':'));
-  const std::string number = device.size() > name.size() ? device.substr(name.size() + 1) : "0";
-  const char* end = number.data() + number.size();
-  require(name == "cuda" && std::from_chars(number.data(), end, ordinal).ptr == end && !number.empty(),
-          "'{}' is no device: cpu, cuda or cuda:N", device);
-  gpu_ = open_gpu(ordinal);
+  gpu_ = open_gpu_named(device);
   opened.gpu = gpu_.get();
   opened.activations = dtype == "f32" ? DType::f32 : DType::bf16;
   return opened;

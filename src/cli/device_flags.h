@@ -12,6 +12,9 @@ class App;
 
 namespace qdelta {
 
+// Opens the GPU that `device` names: cuda or cuda:N. Null for cpu.
+[[nodiscard]] std::shared_ptr<const cuda::Context> open_gpu_named(const std::string& device);
+
 struct DeviceFlags {
   std::string device = "cpu";
   std::string dtype;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cli/cli.h"
+#include "cli/device_flags.h"
 #include "cli/op_case.h"
 #include "core/error.h"
 #include "core/threads.h"
@@ -38,7 +39,8 @@ constexpr const char* kOpHelp =
     "Examples:\n"
     "  qdelta op --in case.safetensors --out result.safetensors\n"
     "  qdelta op --in case.safetensors --out result.safetensors --backward --rule gated_delta --form recurrent\n"
-    "  qdelta op --in case.safetensors --out result.safetensors --dtype bf16 --chunk 128 --threads 4";
+    "  qdelta op --in case.safetensors --out result.safetensors --dtype bf16 --chunk 128 --threads 4\n"
+    "  qdelta op --in case.safetensors --out result.safetensors --dtype bf16 --device cuda";
 
 // In the order of enum Form.
 constexpr std::array<const char*, 3> kForms = {"chunk", "recurrent", "oracle"};
@@ -94,38 +96,80 @@ class Results {
   std::deque<Tensor> tensors_;  // views into them stay valid
 };
 
-// Runs a kernel with the scratch space it asks for; returns the seconds it took.
-template <class Args>
-double timed(void (*kernel)(const Args&, std::span<std::byte>), const Args& args) {
-  AlignedBuffer workspace(recurrence_workspace(args));
-  const auto start = std::chrono::steady_clock::now();
-  kernel(args, {workspace.data(), workspace.size()});
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+// The arguments of a call where the device can reach them. On the CPU they are used where they are.
+class OnDevice {
+ public:
+  explicit OnDevice(const Device& device) : device_(device) {}
 
-double forward(const OpCase& from, const Execution& run, DType dtype, Results& results) {
+  ConstTensorView in(const ConstTensorView& host) {
+    if (!host || device_.gpu == nullptr) return host;
+    const TensorView copy = tensors_.emplace_back(device_, host.dtype, host.shape).view();
+    copy_in(device_, copy.data, host.data, tensors_.back().bytes());
+    return copy;
+  }
+  RecurrenceInputs in(const RecurrenceInputs& host) {
+    RecurrenceInputs copy = host;
+    for (ConstTensorView* view : {&copy.q, &copy.k, &copy.v, &copy.g, &copy.beta, &copy.lambda, &copy.h0}) {
+      *view = in(*view);
+    }
+    return copy;
+  }
+  TensorView out(const TensorView& host) {
+    if (device_.gpu == nullptr) return host;
+    const TensorView copy = tensors_.emplace_back(device_, host.dtype, host.shape).view();
+    outputs_.push_back({host, copy});
+    return copy;
+  }
+
+  // Runs a kernel with the scratch space it asks for and brings the results back; returns the seconds the kernel took.
+  template <class Args>
+  double run(void (*kernel)(const Device&, const Args&, std::span<std::byte>), const Args& args) {
+    DeviceBuffer workspace(device_, recurrence_workspace(device_, args));
+    wait(device_);
+    const auto start = std::chrono::steady_clock::now();
+    kernel(device_, args, {workspace.data(), workspace.size()});
+    wait(device_);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    for (const auto& [host, copy] : outputs_) {
+      copy_out(device_, host.data, copy.data, static_cast<std::size_t>(host.shape.elements()) * size_of(host.dtype));
+    }
+    return took.count();
+  }
+
+ private:
+  struct Output {
+    TensorView host, copy;
+  };
+  Device device_;
+  std::deque<DeviceTensor> tensors_;
+  std::vector<Output> outputs_;
+};
+
+double forward(const Device& device, const OpCase& from, const Execution& run, DType dtype, Results& results) {
+  OnDevice there(device);
   RecurrenceForward args;
-  args.in = from.in;
-  args.o = results.add("o", dtype, from.in.v.shape);
-  args.ht = results.add("ht", DType::f32, from.state_shape());
+  args.in = there.in(from.in);
+  args.o = there.out(results.add("o", dtype, from.in.v.shape));
+  args.ht = there.out(results.add("ht", DType::f32, from.state_shape()));
   args.run = run;
-  return timed(recurrence_forward, args);
+  return there.run(recurrence_forward, args);
 }
 
-double backward(const OpCase& from, const Execution& run, DType dtype, Results& results) {
+double backward(const Device& device, const OpCase& from, const Execution& run, DType dtype, Results& results) {
+  OnDevice there(device);
   RecurrenceBackward args;
-  args.in = from.in;
-  args.d_o = from.d_o;
-  args.d_ht = from.d_ht;
-  args.dq = results.add("dq", dtype, from.in.q.shape);
-  args.dk = results.add("dk", dtype, from.in.k.shape);
-  args.dv = results.add("dv", dtype, from.in.v.shape);
-  args.dg = results.add("dg", DType::f32, from.gate_shape());
-  args.dbeta = results.add("dbeta", DType::f32, from.gate_shape());
-  args.dlambda = results.add("dlambda", DType::f32, from.gate_shape());
-  if (from.in.h0) args.dh0 = results.add("dh0", DType::f32, from.state_shape());
+  args.in = there.in(from.in);
+  args.d_o = there.in(from.d_o);
+  args.d_ht = there.in(from.d_ht);
+  args.dq = there.out(results.add("dq", dtype, from.in.q.shape));
+  args.dk = there.out(results.add("dk", dtype, from.in.k.shape));
+  args.dv = there.out(results.add("dv", dtype, from.in.v.shape));
+  args.dg = there.out(results.add("dg", DType::f32, from.gate_shape()));
+  args.dbeta = there.out(results.add("dbeta", DType::f32, from.gate_shape()));
+  args.dlambda = there.out(results.add("dlambda", DType::f32, from.gate_shape()));
+  if (from.in.h0) args.dh0 = there.out(results.add("dh0", DType::f32, from.state_shape()));
   args.run = run;
-  return timed(recurrence_backward, args);
+  return there.run(recurrence_backward, args);
 }
 
 void check_paths(const OpOptions& options) {
@@ -151,31 +195,33 @@ void print_summary(const OpOptions& options, const OpCase& from, const Results& 
              in.qk_l2norm ? "with" : "without");
   fmt::print("inputs   q {}, v {}, {}{} h0, {}\n", in.q.shape.text(), in.v.shape.text(), packed,
              in.h0 ? "with" : "without", options.dtype);
-  fmt::print("form     {}{}, {} thread{}\n", options.form, chunk, threads, threads == 1 ? "" : "s");
+  const std::string where =
+      options.device != "cpu" ? options.device : fmt::format("{} thread{}", threads, threads == 1 ? "" : "s");
+  fmt::print("form     {}{}, {}\n", options.form, chunk, where);
   fmt::print("time     forward {:.3f} ms", timing.forward_s * 1e3);
   if (options.backward) fmt::print(", backward {:.3f} ms", timing.backward_s * 1e3);
   fmt::print("\nwrote    {}: {}\n", options.out, results.text());
 }
 
 void run(const OpOptions& options) {
-  if (options.device != "cpu") {
-    fail(Status::unsupported, "--device {}: this build has no such device, only cpu", options.device);
-  }
   const OpSettings settings = options.settings();
   const Execution execution = options.execution();
+  const std::shared_ptr<const cuda::Context> gpu = open_gpu_named(options.device);
+  const Device device{options.threads, gpu.get(), settings.dtype};
   const OpCase from(options.in, settings, options.backward);
   check_paths(options);
 
   Results results;
   Timing timing;
-  timing.forward_s = forward(from, execution, settings.dtype, results);
-  if (options.backward) timing.backward_s = backward(from, execution, settings.dtype, results);
+  timing.forward_s = forward(device, from, execution, settings.dtype, results);
+  if (options.backward) timing.backward_s = backward(device, from, execution, settings.dtype, results);
   results.write(options.out, {{"rule", std::string(traits_of(from.in.rule).name)},
                               {"scale", fmt::format("{}", from.in.scale)},
                               {"qk_l2norm", from.in.qk_l2norm ? "true" : "false"},
                               {"form", options.form},
                               {"chunk", std::to_string(options.chunk_used())},
                               {"dtype", options.dtype},
+                              {"device", options.device},
                               {"qdelta_version", QDELTA_VERSION}});
   print_summary(options, from, results, timing);
 }
@@ -208,7 +254,9 @@ void add_op(CLI::App& app) {
                  "their gradients are f32 either way, as in trained models")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->option_text("TYPE");
-  op->add_option("--device", o.device, "Where to compute: cpu (default)")->option_text("DEVICE");
+  op->add_option("--device", o.device,
+                 "Where to compute: cpu (default), cuda, or cuda:1 for the second GPU, which have the chunk form")
+      ->option_text("DEVICE");
   op->add_option("--threads", o.threads, "0 (default): all. The result does not depend on it")
       ->check(CLI::Range(0, 4096))
       ->option_text("N");

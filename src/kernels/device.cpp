@@ -35,6 +35,7 @@ void copy_in(const Context& /*gpu*/, void* /*to*/, const void* /*host*/, std::si
 void copy_out(const Context& /*gpu*/, void* /*host*/, const void* /*from*/, std::size_t /*bytes*/) { no_gpu(); }
 void copy_within(const Context& /*gpu*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) { no_gpu(); }
 void clear(const Context& /*gpu*/, void* /*data*/, std::size_t /*bytes*/) { no_gpu(); }
+void wait(const Context& /*gpu*/) { no_gpu(); }
 std::shared_ptr<Graph> capture(const Context& /*gpu*/, const std::function<void()>& /*work*/) { no_gpu(); }
 void launch(const Context& /*gpu*/, const Graph& /*graph*/) { no_gpu(); }
 }  // namespace
@@ -107,6 +108,10 @@ void clear(const Device& device, void* data, std::size_t bytes) {
   if (bytes == 0) return;
   if (device.gpu != nullptr) return cuda::clear(*device.gpu, data, bytes);
   std::memset(data, 0, bytes);
+}
+
+void wait(const Device& device) {
+  if (device.gpu != nullptr) cuda::wait(*device.gpu);
 }
 
 }  // namespace qdelta

@@ -95,5 +95,7 @@ void copy_in(const Device& device, void* to, const void* host, std::size_t bytes
 void copy_out(const Device& device, void* host, const void* from, std::size_t bytes);
 void copy_within(const Device& device, void* to, const void* from, std::size_t bytes);
 void clear(const Device& device, void* data, std::size_t bytes);
+// Until all that was asked of it is done.
+void wait(const Device& device);
 
 }  // namespace qdelta

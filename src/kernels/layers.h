@@ -18,12 +18,12 @@
 
 namespace qdelta {
 
-// y = x w^T, or y += x w^T --------------------------------------------------------------------------------------------
+// y = add + x w^T -----------------------------------------------------------------------------------------------------
 struct LinearForward {
-  ConstTensorView x;  // [N, I]
-  ConstTensorView w;  // [O, I]
-  TensorView y;       // [N, O]
-  bool add = false;
+  ConstTensorView x;    // [N, I]
+  ConstTensorView w;    // [O, I]
+  TensorView y;         // [N, O]
+  ConstTensorView add;  // [N, O], of y's type, may be y itself; optional: 0
 };
 // dx = dy w (or +=),  dw += dy^T x
 struct LinearBackward {
@@ -63,6 +63,7 @@ struct RmsNormForward {
 struct RmsNormBackward {
   ConstTensorView x, weight, inverse_rms, dy;
   TensorView dx, dweight;
+  TensorView rounded;  // on a GPU: receives dx in bfloat16 as well; optional
 };
 void rms_norm_forward(const Device& device, const RmsNormForward& args);
 void rms_norm_backward(const Device& device, const RmsNormBackward& args);
@@ -81,6 +82,7 @@ struct GatedNormBackward {
   TensorView dx, dgate;  // written
   TensorView dweight;
   float epsilon = 1e-6F;
+  TensorView y;  // receives the forward's result again, may be dy itself; optional
 };
 void gated_norm_forward(const Device& device, const GatedNormForward& args);
 void gated_norm_backward(const Device& device, const GatedNormBackward& args);
@@ -137,6 +139,7 @@ struct SwigluForward {
 struct SwigluBackward {
   ConstTensorView gate, up, dy;
   TensorView dgate, dup;  // written
+  TensorView y;           // receives the forward's result again, may be dy itself; optional
 };
 void swiglu_forward(const Device& device, const SwigluForward& args);
 void swiglu_backward(const Device& device, const SwigluBackward& args);

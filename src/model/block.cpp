@@ -85,13 +85,6 @@ void fill(const Device& device, const TensorView& view, const std::vector<float>
   copy_in(device, view.data, values.data(), values.size() * sizeof(float));
 }
 
-// The gradient of the residual stream in the type of the activations it is multiplied with.
-ConstTensorView as_activations(const Device& device, const TensorView& dx, const BlockScratch& s) {
-  if (!s.d_stream) return dx;
-  copy_rows(device, {dx, s.d_stream});
-  return s.d_stream;
-}
-
 // `row` as a matrix of as many rows as `like`.
 ConstTensorView repeated(const TensorView& row, const TensorView& like) {
   ConstTensorView view = row;
@@ -138,7 +131,6 @@ BlockScratch::BlockScratch(const ModelConfig& c, const BlockLayout& layout, DTyp
   fixed_lambda = take(memory, {1, HV});
   if (!backward) return;
   d_head_out = take(memory, {rows, c.value_width()}, dtype);
-  d_hidden = take(memory, {rows, c.mlp_width()}, dtype);
   d_gate_up = take(memory, {rows, 2 * c.mlp_width()}, dtype);
   d_projected = take_rows(memory, rows, layout.projected, dtype);
   d_mixed = take(memory, {rows, channels}, dtype);
@@ -286,7 +278,7 @@ void Block::forward(const Device& device, const Weights& weights, const Batch& b
 
   // x + mixer(norm(x))
   rms_norm_forward(device, {a.x, layout_.attn_norm.in(weights), s.normed, a.attn_inverse_rms, epsilon});
-  linear_forward(device, {s.normed, layout_.projections.matrix_in(weights), a.projected, false});
+  linear_forward(device, {s.normed, layout_.projections.matrix_in(weights), a.projected, {}});
   short_conv_forward(device, {columns(a.projected, 0, channels),
                               layout_.conv.exists() ? layout_.conv.in(weights) : ConstTensorView(s.ones), a.mixed,
                               batch.device_offsets, state.conv, state.device_slots});
@@ -295,17 +287,16 @@ void Block::forward(const Device& device, const Weights& weights, const Batch& b
   run_recurrence(device, batch, a, s, state);
   gated_norm_forward(device, {a.o, columns(a.projected, layout_.gate_at, c.value_width()), layout_.out_norm.in(weights),
                               s.head_out, epsilon});
-  copy_rows(device, {a.x, a.middle});
-  linear_forward(device, {s.head_out, layout_.out.matrix_in(weights), a.middle, true});
+  const TensorView& middle = c.use_mlp ? a.middle : out;
+  linear_forward(device, {s.head_out, layout_.out.matrix_in(weights), middle, a.x});
 
   // x + mlp(norm(x))
-  copy_rows(device, {a.middle, out});
   if (!c.use_mlp) return;
   const std::int64_t F = c.mlp_width();
   rms_norm_forward(device, {a.middle, layout_.mlp_norm.in(weights), s.normed, a.mlp_inverse_rms, epsilon});
-  linear_forward(device, {s.normed, layout_.gate_up.matrix_in(weights), a.gate_up, false});
+  linear_forward(device, {s.normed, layout_.gate_up.matrix_in(weights), a.gate_up, {}});
   swiglu_forward(device, {columns(a.gate_up, 0, F), columns(a.gate_up, F, F), s.hidden});
-  linear_forward(device, {s.hidden, layout_.down.matrix_in(weights), out, true});
+  linear_forward(device, {s.hidden, layout_.down.matrix_in(weights), out, a.middle});
 }
 
 void Block::backward(const Device& device, const Weights& weights, std::span<float> gradients, const Batch& batch,
@@ -320,17 +311,18 @@ void Block::mlp_backward(const Device& device, const Weights& weights, std::span
   const auto epsilon = static_cast<float>(config_.norm_eps);
   const TensorView gate = columns(a.gate_up, 0, F);
   const TensorView up = columns(a.gate_up, F, F);
-  swiglu_forward(device, {gate, up, s.hidden});
-  linear_backward(device, {s.hidden, layout_.down.matrix_in(weights), as_activations(device, dx, s), s.d_hidden,
-                           layout_.down.in(gradients), false});
-  swiglu_backward(device, {gate, up, s.d_hidden, columns(s.d_gate_up, 0, F), columns(s.d_gate_up, F, F)});
+  // The gradient of the hidden layer, and in its place then the hidden layer again.
+  const ConstTensorView d_out = s.d_stream_of(dx);
+  linear_backward(device, {s.hidden, layout_.down.matrix_in(weights), d_out, s.hidden, {}, false});
+  swiglu_backward(device, {gate, up, s.hidden, columns(s.d_gate_up, 0, F), columns(s.d_gate_up, F, F), s.hidden});
+  linear_backward(device, {s.hidden, layout_.down.matrix_in(weights), d_out, {}, layout_.down.in(gradients), false});
   rms_norm_forward(device, {a.middle, layout_.mlp_norm.in(weights), s.normed, {}, epsilon});
   // The gradient of the normalised input takes the place of the input itself, which is not needed any more.
   linear_backward(
       device, {s.normed, layout_.gate_up.matrix_in(weights), s.d_gate_up, {}, layout_.gate_up.in(gradients), false});
   linear_backward(device, {s.normed, layout_.gate_up.matrix_in(weights), s.d_gate_up, s.normed, {}, false});
   rms_norm_backward(device, {a.middle, layout_.mlp_norm.in(weights), a.mlp_inverse_rms, s.normed, dx,
-                             layout_.mlp_norm.in(gradients)});
+                             layout_.mlp_norm.in(gradients), s.d_stream});
 }
 
 void Block::mixer_backward(const Device& device, const Weights& weights, std::span<float> gradients, const Batch& batch,
@@ -340,14 +332,13 @@ void Block::mixer_backward(const Device& device, const Weights& weights, std::sp
   const std::int64_t HV = c.value_heads();
   const std::int64_t channels = 2 * c.key_width() + c.value_width();
   const TensorView gate = columns(a.projected, layout_.gate_at, c.value_width());
-  gated_norm_forward(device, {a.o, gate, layout_.out_norm.in(weights), s.head_out, epsilon});
-  linear_backward(device, {s.head_out, layout_.out.matrix_in(weights), as_activations(device, dx, s), s.d_head_out,
-                           layout_.out.in(gradients), false});
-  // head_out becomes the gradient of the gated norm's output, d_head_out that of the recurrence's.
-  std::swap(s.head_out, s.d_head_out);
-  gated_norm_backward(
-      device, {a.o, gate, layout_.out_norm.in(weights), s.head_out, s.d_head_out,
-               columns(s.d_projected, layout_.gate_at, c.value_width()), layout_.out_norm.in(gradients), epsilon});
+  // head_out is the gradient of the gated norm's output, and then that output again.
+  const ConstTensorView d_out = s.d_stream_of(dx);
+  linear_backward(device, {s.head_out, layout_.out.matrix_in(weights), d_out, s.head_out, {}, false});
+  gated_norm_backward(device, {a.o, gate, layout_.out_norm.in(weights), s.head_out, s.d_head_out,
+                               columns(s.d_projected, layout_.gate_at, c.value_width()), layout_.out_norm.in(gradients),
+                               epsilon, s.head_out});
+  linear_backward(device, {s.head_out, layout_.out.matrix_in(weights), d_out, {}, layout_.out.in(gradients), false});
   recurrence_backward(device, recurrence_backward_args(device, batch, a, s), s.recurrence);
 
   GatesBackward d_gates;
@@ -372,8 +363,8 @@ void Block::mixer_backward(const Device& device, const Weights& weights, std::sp
   const ConstTensorView projections = layout_.projections.matrix_in(weights);
   linear_backward(device, {s.normed, projections, s.d_projected, {}, layout_.projections.in(gradients), false});
   linear_backward(device, {s.normed, projections, s.d_projected, s.normed, {}, false});
-  rms_norm_backward(
-      device, {a.x, layout_.attn_norm.in(weights), a.attn_inverse_rms, s.normed, dx, layout_.attn_norm.in(gradients)});
+  rms_norm_backward(device, {a.x, layout_.attn_norm.in(weights), a.attn_inverse_rms, s.normed, dx,
+                             layout_.attn_norm.in(gradients), s.d_stream});
 }
 
 }  // namespace qdelta

@@ -52,7 +52,6 @@ struct BlockScratch {
   TensorView head_out;     // [N, value width]: the gated norm's output, and the gradient of the recurrence's
   TensorView d_head_out;   // [N, value width]
   TensorView hidden;       // [N, mlp width]
-  TensorView d_hidden;     // [N, mlp width]
   TensorView d_gate_up;    // [N, 2 mlp width]
   TensorView d_projected;  // [N, projected]
   TensorView d_mixed;      // [N, q, k, v]
@@ -64,6 +63,8 @@ struct BlockScratch {
 
   BlockScratch(const ModelConfig& config, const BlockLayout& layout, DType dtype, std::int64_t rows, bool backward,
                BumpAllocator& memory);
+  // The gradient of the residual stream as activations: d_stream, kept beside `dx`, or `dx` itself.
+  [[nodiscard]] ConstTensorView d_stream_of(const TensorView& dx) const { return d_stream ? d_stream : dx; }
   // Writes what is the same for all calls: ones, and gates that no parameter makes.
   void fill_constants(const Device& device, const ModelConfig& config);
 };

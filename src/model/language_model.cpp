@@ -99,7 +99,7 @@ void ModelStates::copy(const ModelStates& from, std::int64_t slot, std::int64_t 
 namespace {
 
 // Rows of logits that are in memory at a time.
-std::int64_t head_rows(const Device& device) { return device.gpu == nullptr ? 256 : 8192; }
+std::int64_t head_rows(const Device& device) { return device.gpu == nullptr ? 1024 : 8192; }
 
 TensorView take(BumpAllocator& memory, const Shape& shape, DType dtype = DType::f32) {
   return {memory.take<std::byte>(shape.elements() * static_cast<std::int64_t>(size_of(dtype))), dtype, shape};
@@ -254,7 +254,7 @@ void ModelRunner::prepare_steps(const StateSlots& states) {
 ConstTensorView ModelRunner::step_logits(std::span<const std::int32_t> device_ids, const StateSlots& states) {
   require(plan_ != nullptr && plan_->rows <= plan_->head_rows, "too many rows for one step");
   run_planned(device_ids, states);
-  linear_forward(device_, {plan_->normed, model_.layout().head.matrix_in(weights_->get()), plan_->head, false});
+  linear_forward(device_, {plan_->normed, model_.layout().head.matrix_in(weights_->get()), plan_->head, {}});
   return plan_->head;
 }
 
@@ -264,7 +264,7 @@ void ModelRunner::write_logits(const TensorView& normed, const TensorView& out) 
   for (std::int64_t begin = 0; begin < normed.extent(0); begin += plan_->head_rows) {
     const std::int64_t count = std::min(plan_->head_rows, normed.extent(0) - begin);
     const TensorView block = rows_of(plan_->head, 0, count);
-    linear_forward(device_, {rows_of(normed, begin, count), head, block, false});
+    linear_forward(device_, {rows_of(normed, begin, count), head, block, {}});
     copy_out(device_, rows_of(out, begin, count).data, block.data,
              static_cast<std::size_t>(block.shape.elements()) * sizeof(float));
   }
@@ -278,7 +278,7 @@ void ModelRunner::losses(const ModelInput& input, std::span<const std::int32_t> 
   for (std::int64_t begin = 0; begin < plan_->rows; begin += plan_->head_rows) {
     const std::int64_t count = std::min(plan_->head_rows, plan_->rows - begin);
     const TensorView block = rows_of(plan_->head, 0, count);
-    linear_forward(device_, {rows_of(plan_->normed, begin, count), head, block, false});
+    linear_forward(device_, {rows_of(plan_->normed, begin, count), head, block, {}});
     CrossEntropy args;
     args.logits = block;
     args.targets = device_targets.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
@@ -310,7 +310,7 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
     const std::int64_t size = std::min(plan_->head_rows, plan_->rows - begin);
     const TensorView block = rows_of(plan_->head, 0, size);
     const TensorView normed = rows_of(plan_->normed, begin, size);
-    linear_forward(device_, {normed, head, block, false});
+    linear_forward(device_, {normed, head, block, {}});
     CrossEntropy args;
     args.logits = block;
     args.targets = device_targets.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size));
@@ -327,7 +327,7 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
   const TensorView& dx = plan_->d_stream;
   clear(device_, dx.data, static_cast<std::size_t>(dx.shape.elements()) * sizeof(float));
   rms_norm_backward(device_, {plan_->stream_at(layers), layout.final_norm.in(weights), plan_->inverse_rms,
-                              plan_->normed, dx, layout.final_norm.in(gradients)});
+                              plan_->normed, dx, layout.final_norm.in(gradients), plan_->scratch.d_stream});
   for (std::size_t i = layers; i-- > 0;) {
     BlockActivations& a = plan_->block_at(i);
     if (recompute_) {

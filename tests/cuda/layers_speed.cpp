@@ -149,13 +149,13 @@ void measure() {
       cuda::rms_norm_forward(context, {stream.view(), weight.view(), y.view(), inverse.view(), 1e-6F});
     });
     line("rms_norm backward, bf16", 8 * ND, [&](int) {
-      cuda::rms_norm_backward(context, {x.view(), weight.view(), inverse.view(), y.view(), x.view(), dweight.view()},
-                              space.bytes());
+      cuda::rms_norm_backward(
+          context, {x.view(), weight.view(), inverse.view(), y.view(), x.view(), dweight.view(), {}}, space.bytes());
     });
     line("rms_norm backward, f32 stream", 14 * ND, [&](int) {
-      cuda::rms_norm_backward(context,
-                              {stream.view(), weight.view(), inverse.view(), y.view(), d_stream.view(), dweight.view()},
-                              space.bytes());
+      cuda::rms_norm_backward(
+          context, {stream.view(), weight.view(), inverse.view(), y.view(), d_stream.view(), dweight.view(), {}},
+          space.bytes());
     });
     line("copy_rows f32 to bf16", 6 * ND, [&](int) { cuda::copy_rows(context, {stream.view(), y.view()}); });
   }
@@ -175,8 +175,8 @@ void measure() {
       cuda::gated_norm_forward(context, {x.view(), gate, weight.view(), y.view(), 1e-6F});
     });
     line("gated_norm backward", 10 * count, [&](int) {
-      cuda::gated_norm_backward(context, {x.view(), gate, weight.view(), y.view(), dx, dgate, dweight.view(), 1e-6F},
-                                space.bytes());
+      cuda::gated_norm_backward(
+          context, {x.view(), gate, weight.view(), y.view(), dx, dgate, dweight.view(), 1e-6F, {}}, space.bytes());
     });
   }
   {
@@ -190,7 +190,7 @@ void measure() {
     line("swiglu forward, 2816", 6 * count, [&](int) { cuda::swiglu_forward(context, {gate, up, y.view()}); });
     line("swiglu backward", 10 * count, [&](int) {
       cuda::swiglu_backward(context,
-                            {gate, up, y.view(), columns(d_gate_up.view(), 0, F), columns(d_gate_up.view(), F, F)});
+                            {gate, up, y.view(), columns(d_gate_up.view(), 0, F), columns(d_gate_up.view(), F, F), {}});
     });
   }
   {
@@ -374,7 +374,7 @@ void measure() {
       const Area b = noise(kBF16, {size, size});
       const Area c(kBF16, {size, size});
       const double flop = 2.0 * static_cast<double>(size) * static_cast<double>(size * size);
-      const auto work = [&](int) { cuda::linear_forward(context, {a.view(), b.view(), c.view(), false}); };
+      const auto work = [&](int) { cuda::linear_forward(context, {a.view(), b.view(), c.view(), {}}); };
       best = flop / microseconds(work) * 1e-6;
       std::printf("matrix product of 8192 in bf16: %.0f TFLOP/s\n", best);
     }
@@ -396,11 +396,11 @@ void measure() {
       const double flop = 2.0 * static_cast<double>(n.rows) * static_cast<double>(n.in * n.out);
       const std::string name = std::string("linear ") + n.name;
       matrix_line(name + " y", flop, best, [&](int) {
-        cuda::linear_forward(context, {x.view(), w.view(), y.view(), false});
+        cuda::linear_forward(context, {x.view(), w.view(), y.view(), {}});
       });
       if (n.out == D) {
         matrix_line(name + " y += in f32", flop, best, [&](int) {
-          cuda::linear_forward(context, {x.view(), w.view(), y32.view(), true});
+          cuda::linear_forward(context, {x.view(), w.view(), y32.view(), y32.view()});
         });
       }
       matrix_line(name + " dx", flop, best, [&](int) {
@@ -421,7 +421,7 @@ void measure() {
              TensorView some = w.view();
              some.data += i * out * 2048 * 2;
              some.shape = {out, 2048};
-             cuda::linear_forward(context, {x.view(), some, y.view(), false});
+             cuda::linear_forward(context, {x.view(), some, y.view(), {}});
            });
     }
   }

@@ -106,10 +106,19 @@ TEST(CudaLayers, Linear) {
           const DeviceTensor dev_dy(dy, place);
           for (const bool add : {false, true}) {
             Tensor y = float_of(y0);
-            linear_forward(kCpu, {float_of(x).view(), float_of(w).view(), y.view(), add});
+            linear_forward(kCpu, {float_of(x).view(), float_of(w).view(), y.view(),
+                                  add ? ConstTensorView(y.view()) : ConstTensorView()});
             const DeviceTensor dev_y = add ? DeviceTensor(y0, place) : DeviceTensor(out, y0.shape(), place);
-            cuda::linear_forward(device_context(), {dev_x.view(), dev_w.view(), dev_y.view(), add});
+            cuda::linear_forward(device_context(), {dev_x.view(), dev_w.view(), dev_y.view(),
+                                                    add ? ConstTensorView(dev_y.view()) : ConstTensorView()});
             expect_close("linear y", dev_y.get(), y);
+            if (add) {  // something else, which stays as it is
+              const DeviceTensor dev_add(y0, place);
+              const DeviceTensor dev_sum(out, y0.shape(), place);
+              cuda::linear_forward(device_context(), {dev_x.view(), dev_w.view(), dev_sum.view(), dev_add.view()});
+              expect_close("linear y", dev_sum.get(), y);
+              expect_close("linear add", dev_add.get(), float_of(y0));
+            }
 
             Tensor dx = float_of(dx0);
             Tensor dw = float_of(dw0);
@@ -135,7 +144,7 @@ TEST(CudaLayers, LinearInFloat32IsNotRounded) {
   const Tensor x = random_tensor(random, kF32, {256, 512});
   const Tensor w = random_tensor(random, kF32, {384, 512});
   const DeviceTensor y(kF32, {256, 384});
-  cuda::linear_forward(device_context(), {DeviceTensor(x).view(), DeviceTensor(w).view(), y.view(), false});
+  cuda::linear_forward(device_context(), {DeviceTensor(x).view(), DeviceTensor(w).view(), y.view(), {}});
   std::vector<double> exact(256 * 384, 0.0);
   for (std::size_t i = 0; i < 256; ++i) {
     for (std::size_t j = 0; j < 384; ++j) {
@@ -272,18 +281,26 @@ TEST(CudaLayers, RmsNorm) {
           const Tensor dweight0 = random_tensor(random, kF32, {D});
           Tensor dx = float_of(dx0);
           Tensor dweight = float_of(dweight0);
-          rms_norm_backward(kCpu, {float_of(x).view(), weight.view(), inverse.view(), float_of(dy).view(), dx.view(),
-                                   dweight.view()});
+          rms_norm_backward(
+              kCpu,
+              {float_of(x).view(), weight.view(), inverse.view(), float_of(dy).view(), dx.view(), dweight.view(), {}});
           Tensor first;
           for (int run = 0; run < 2; ++run) {
             const DeviceTensor dev_dy(dy, place);
             const DeviceTensor dev_dx(dx0, place);
             const DeviceTensor dev_dweight(dweight0);
-            const RmsNormBackward args{dev_x.view(),  dev_weight.view(), dev_inverse.view(),
-                                       dev_dy.view(), dev_dx.view(),     dev_dweight.view()};
+            const DeviceTensor dev_rounded(kBF16, {N, D}, place);
+            const RmsNormBackward args{dev_x.view(),
+                                       dev_weight.view(),
+                                       dev_inverse.view(),
+                                       dev_dy.view(),
+                                       dev_dx.view(),
+                                       dev_dweight.view(),
+                                       run == 0 ? dev_rounded.view() : TensorView()};
             const DeviceBuffer space = workspace(cuda::rms_norm_backward_workspace(args));
             cuda::rms_norm_backward(device_context(), args, space.bytes());
             expect_close("rms_norm dx", dev_dx.get(), dx);
+            if (run == 0) expect_close("rms_norm rounded dx", dev_rounded.get(), dx);
             Tensor got = dev_dweight.get();
             expect_sum_close("rms_norm dweight", got, dweight, N);
             if (run == 0) {
@@ -323,8 +340,15 @@ TEST(CudaLayers, GatedNorm) {
             Tensor dweight = float_of(dweight0);
             const ConstTensorView no_gate;
             gated_norm_forward(kCpu, {fx.view(), gated ? fgate.view() : no_gate, weight.view(), y.view(), 1e-6F});
-            gated_norm_backward(kCpu, {fx.view(), gated ? fgate.view() : no_gate, weight.view(), fdy.view(), dx.view(),
-                                       gated ? dgate.view() : TensorView(), dweight.view(), 1e-6F});
+            gated_norm_backward(kCpu, {fx.view(),
+                                       gated ? fgate.view() : no_gate,
+                                       weight.view(),
+                                       fdy.view(),
+                                       dx.view(),
+                                       gated ? dgate.view() : TensorView(),
+                                       dweight.view(),
+                                       1e-6F,
+                                       {}});
             const DeviceTensor dev_x(x, place);
             const DeviceTensor dev_gate(gate, place);
             const DeviceTensor dev_dy(dy, place);
@@ -335,12 +359,19 @@ TEST(CudaLayers, GatedNorm) {
             const DeviceTensor dev_dweight(dweight0);
             cuda::gated_norm_forward(device_context(), {dev_x.view(), gated ? dev_gate.view() : TensorView(),
                                                         dev_weight.view(), dev_y.view(), 1e-6F});
-            const GatedNormBackward args{
-                dev_x.view(),  gated ? dev_gate.view() : TensorView(),  dev_weight.view(),  dev_dy.view(),
-                dev_dx.view(), gated ? dev_dgate.view() : TensorView(), dev_dweight.view(), 1e-6F};
+            const GatedNormBackward args{dev_x.view(),
+                                         gated ? dev_gate.view() : TensorView(),
+                                         dev_weight.view(),
+                                         dev_dy.view(),
+                                         dev_dx.view(),
+                                         gated ? dev_dgate.view() : TensorView(),
+                                         dev_dweight.view(),
+                                         1e-6F,
+                                         heads > 1 ? dev_dy.view() : TensorView()};
             const DeviceBuffer space = workspace(cuda::gated_norm_backward_workspace(args));
             cuda::gated_norm_backward(device_context(), args, space.bytes());
             expect_close("gated_norm y", dev_y.get(), y);
+            if (heads > 1) expect_close("gated_norm y again", dev_dy.get(), y);
             expect_close("gated_norm dx", dev_dx.get(), dx);
             if (gated) expect_close("gated_norm dgate", dev_dgate.get(), dgate);
             expect_sum_close("gated_norm dweight", dev_dweight.get(), dweight, N);
@@ -553,8 +584,8 @@ TEST(CudaLayers, Swiglu) {
         Tensor dgate(kF32, shape);
         Tensor dup(kF32, shape);
         swiglu_forward(kCpu, {float_of(gate).view(), float_of(up).view(), y.view()});
-        swiglu_backward(kCpu,
-                        {float_of(gate).view(), float_of(up).view(), float_of(dy).view(), dgate.view(), dup.view()});
+        swiglu_backward(
+            kCpu, {float_of(gate).view(), float_of(up).view(), float_of(dy).view(), dgate.view(), dup.view(), {}});
         const DeviceTensor dev_gate(gate, place);
         const DeviceTensor dev_up(up, place);
         const DeviceTensor dev_dy(dy, place);
@@ -562,9 +593,10 @@ TEST(CudaLayers, Swiglu) {
         const DeviceTensor dev_dgate(dtype, shape, place);
         const DeviceTensor dev_dup(dtype, shape, place);
         cuda::swiglu_forward(device_context(), {dev_gate.view(), dev_up.view(), dev_y.view()});
-        cuda::swiglu_backward(device_context(),
-                              {dev_gate.view(), dev_up.view(), dev_dy.view(), dev_dgate.view(), dev_dup.view()});
+        cuda::swiglu_backward(device_context(), {dev_gate.view(), dev_up.view(), dev_dy.view(), dev_dgate.view(),
+                                                 dev_dup.view(), F > 8 ? dev_dy.view() : TensorView()});
         expect_close("swiglu y", dev_y.get(), y);
+        if (F > 8) expect_close("swiglu y again", dev_dy.get(), y);
         expect_close("swiglu dgate", dev_dgate.get(), dgate);
         expect_close("swiglu dup", dev_dup.get(), dup);
       }
@@ -725,7 +757,7 @@ TEST(CudaLayers, OpsCanBeCaptured) {
   const EmbeddingBackward embedding{dev_ids.span(), y.view(), dtable.view()};
   const DeviceBuffer space = workspace(cuda::embedding_backward_workspace(embedding));
   const auto work = [&] {
-    cuda::linear_forward(device_context(), {x.view(), w.view(), y.view(), false});
+    cuda::linear_forward(device_context(), {x.view(), w.view(), y.view(), {}});
     cuda::linear_backward(device_context(), {x.view(), w.view(), y.view(), {}, dw.view(), false});
     cuda::embedding_backward(device_context(), embedding, space.bytes());
   };
@@ -755,7 +787,7 @@ TEST(CudaLayers, WrongArgumentsAreRefused) {
   const DeviceTensor weight(kF32, {8});
   const auto& context = device_context();
   expect_error(Status::invalid_argument, {"do not fit"}, [&] {
-    cuda::linear_forward(context, {a.view(), a.view(), a.view(), false});
+    cuda::linear_forward(context, {a.view(), a.view(), a.view(), {}});
     return 0;
   });
   expect_error(Status::invalid_argument, {"F32", "BF16"}, [&] {
@@ -763,7 +795,8 @@ TEST(CudaLayers, WrongArgumentsAreRefused) {
     return 0;
   });
   expect_error(Status::invalid_argument, {"workspace", "needed"}, [&] {
-    cuda::gated_norm_backward(context, {a.view(), {}, weight.view(), a.view(), a.view(), {}, weight.view(), 1e-6F}, {});
+    cuda::gated_norm_backward(context, {a.view(), {}, weight.view(), a.view(), a.view(), {}, weight.view(), 1e-6F, {}},
+                              {});
     return 0;
   });
   expect_error(Status::invalid_argument, {"weight", "missing"}, [&] {

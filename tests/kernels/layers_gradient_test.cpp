@@ -33,8 +33,9 @@ struct Op {
 
 void expect_gradient(Op& op, std::uint64_t seed) {
   Random random(seed);
-  Values weights = random_values(random, static_cast<std::int64_t>(op.forward(op.inputs).size()));
-  const std::vector<Values> gradients = op.backward(op.inputs, weights);
+  const Values weights = random_values(random, static_cast<std::int64_t>(op.forward(op.inputs).size()));
+  Values d_out = weights;
+  const std::vector<Values> gradients = op.backward(op.inputs, d_out);
   ASSERT_EQ(gradients.size(), op.inputs.size());
   // Each input has a direction of its own, so that no gradient hides behind another.
   for (std::size_t which = 0; which < op.inputs.size(); ++which) {
@@ -72,7 +73,7 @@ TEST(LayersGradient, Linear) {
     op.inputs = {random_values(random, N * I), random_values(random, O * I)};
     op.forward = [=](std::vector<Values>& in) {
       Values y(static_cast<std::size_t>(N * O));
-      linear_forward({2}, {view(in[0], {N, I}), view(in[1], {O, I}), view(y, {N, O}), false});
+      linear_forward({2}, {view(in[0], {N, I}), view(in[1], {O, I}), view(y, {N, O}), {}});
       return y;
     };
     op.backward = [=](std::vector<Values>& in, Values& dy) {
@@ -101,8 +102,13 @@ TEST(LayersGradient, RmsNorm) {
     Values inverse(static_cast<std::size_t>(N));
     std::vector<Values> d{Values(in[0].size()), Values(in[1].size())};
     rms_norm_forward({2}, {view(in[0], {N, D}), view(in[1], {D}), view(y, {N, D}), view(inverse, {N}), 1e-6F});
-    rms_norm_backward({2}, {view(in[0], {N, D}), view(in[1], {D}), view(inverse, {N}), view(dy, {N, D}),
-                            view(d[0], {N, D}), view(d[1], {D})});
+    rms_norm_backward({2}, {view(in[0], {N, D}),
+                            view(in[1], {D}),
+                            view(inverse, {N}),
+                            view(dy, {N, D}),
+                            view(d[0], {N, D}),
+                            view(d[1], {D}),
+                            {}});
     return d;
   };
   expect_gradient(op, 12);
@@ -124,12 +130,13 @@ TEST(LayersGradient, GatedNorm) {
                                view(y, shape), 1e-6F});
       return y;
     };
-    op.backward = [=](std::vector<Values>& in, Values& dy) {
+    op.backward = [=, op_forward = op.forward](std::vector<Values>& in, Values& dy) {
       std::vector<Values> d;
       for (const Values& input : in) d.emplace_back(input.size());
       gated_norm_backward(
           {2}, {view(in[0], shape), gated ? view(in[2], shape) : TensorView(), view(in[1], {V}), view(dy, shape),
-                view(d[0], shape), gated ? view(d[2], shape) : TensorView(), view(d[1], {V}), 1e-6F});
+                view(d[0], shape), gated ? view(d[2], shape) : TensorView(), view(d[1], {V}), 1e-6F, view(dy, shape)});
+      EXPECT_EQ(dy, op_forward(in));  // which it receives again, in its own place
       return d;
     };
     expect_gradient(op, 13);
@@ -235,10 +242,11 @@ TEST(LayersGradient, Swiglu) {
     swiglu_forward({2}, {view(in[0], shape), view(in[1], shape), view(y, shape)});
     return y;
   };
-  op.backward = [=](std::vector<Values>& in, Values& dy) {
+  op.backward = [=, op_forward = op.forward](std::vector<Values>& in, Values& dy) {
     std::vector<Values> d{Values(in[0].size()), Values(in[1].size())};
-    swiglu_backward({2},
-                    {view(in[0], shape), view(in[1], shape), view(dy, shape), view(d[0], shape), view(d[1], shape)});
+    swiglu_backward({2}, {view(in[0], shape), view(in[1], shape), view(dy, shape), view(d[0], shape), view(d[1], shape),
+                          view(dy, shape)});
+    EXPECT_EQ(dy, op_forward(in));  // which it receives again, in its own place
     return d;
   };
   expect_gradient(op, 16);
@@ -317,7 +325,7 @@ TEST(Layers, LinearIsTheSameForAnyNumberOfThreads) {
     Values y(static_cast<std::size_t>(N * O));
     Values dx(x.size());
     Values dw(w.size());
-    linear_forward({threads}, {view(x, {N, I}), view(w, {O, I}), view(y, {N, O}), false});
+    linear_forward({threads}, {view(x, {N, I}), view(w, {O, I}), view(y, {N, O}), {}});
     linear_backward({threads},
                     {view(x, {N, I}), view(w, {O, I}), view(dy, {N, O}), view(dx, {N, I}), view(dw, {O, I}), false});
     y.insert(y.end(), dx.begin(), dx.end());
@@ -335,11 +343,11 @@ TEST(Layers, AFewRowsAreTheSameAloneAndTogether) {
   Values x = random_values(random, 9 * I);
   Values w = random_values(random, O * I);
   Values together(static_cast<std::size_t>(9 * O));
-  linear_forward({2}, {view(x, {9, I}), view(w, {O, I}), view(together, {9, O}), false});
+  linear_forward({2}, {view(x, {9, I}), view(w, {O, I}), view(together, {9, O}), {}});
   for (std::int64_t r = 0; r < 9; ++r) {
     Values row(x.begin() + r * I, x.begin() + (r + 1) * I);
     Values alone(static_cast<std::size_t>(O));
-    linear_forward({1}, {view(row, {1, I}), view(w, {O, I}), view(alone, {1, O}), false});
+    linear_forward({1}, {view(row, {1, I}), view(w, {O, I}), view(alone, {1, O}), {}});
     EXPECT_EQ(alone, Values(together.begin() + r * O, together.begin() + (r + 1) * O)) << "row " << r;
   }
 }

@@ -5,10 +5,8 @@
 #include <cmath>
 #include <filesystem>
 
-#include "io/safetensors.h"
-#include "model/checkpoint.h"
+#include "model/golden_model.h"
 #include "model/model_case.h"
-#include "testing.h"
 
 namespace qdelta {
 namespace {
@@ -17,45 +15,24 @@ using testing::small_config;
 using testing::TokenCase;
 namespace fs = std::filesystem;
 
-double relative(std::span<const float> got, const ConstTensorView& expected) {
-  return testing::relative_error(std::vector<double>(got.begin(), got.end()), testing::to_doubles(expected));
-}
-
 class GoldenModel : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GoldenModel, LogitsLossAndEveryGradientAgree) {
-  const std::string folder = std::string(QDELTA_GOLDEN_DIR) + "/model/" + GetParam();
-  const auto model = load_model(folder);
-  const SafetensorsFile expected = SafetensorsFile::open(folder + "/expected.safetensors");
-  const ConstTensorView input = expected.view("input_ids");
-  const std::int64_t T = input.extent(1);
-  const std::vector<std::int64_t> flat =
-      integers_of(ConstTensorView(input.data, input.dtype, {input.shape.elements()}), "input_ids");
-  std::vector<std::int32_t> ids(flat.begin(), flat.end());
-  std::vector<std::int32_t> targets;
-  std::vector<std::int64_t> offsets;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    targets.push_back((static_cast<std::int64_t>(i) + 1) % T == 0 ? -1 : ids[i + 1]);
-  }
-  for (std::int64_t b = 0; b <= input.extent(0); ++b) offsets.push_back(b * T);
+  const testing::RecordedModel golden(GetParam());
   for (const bool recompute : {false, true}) {
-    ModelRunner runner(*model, {2}, recompute);
-    Tensor logits(DType::f32, {static_cast<std::int64_t>(ids.size()), model->config().vocab_size});
-    runner.logits({ids, offsets}, logits.view());
-    EXPECT_LT(relative(logits.as<float>(), expected.view("logits")), 1e-4);
-    std::vector<float> gradients(static_cast<std::size_t>(model->layout().size));
-    const double loss = runner.loss_and_gradients({ids, offsets}, targets, gradients);
-    EXPECT_NEAR(loss, element_as_double(expected.view("loss"), 0), 1e-5 * loss);
-    for (const NamedSlot& tensor : model->layout().tensors) {
-      const auto part = std::span<const float>(gradients).subspan(
-          static_cast<std::size_t>(tensor.slot.offset), static_cast<std::size_t>(tensor.slot.shape.elements()));
-      EXPECT_LT(relative(part, expected.view("grad." + tensor.name)), 1e-4) << tensor.name;
-    }
+    ModelRunner runner(*golden.model, {2}, recompute);
+    Tensor logits(DType::f32, {static_cast<std::int64_t>(golden.ids.size()), golden.model->config().vocab_size});
+    runner.logits(golden.input(), logits.view());
+    EXPECT_LT(golden.logits_error(logits), 1e-4);
+    std::vector<float> gradients(static_cast<std::size_t>(golden.model->layout().size));
+    EXPECT_NEAR(runner.loss_and_gradients(golden.input(), golden.targets, gradients), golden.loss(),
+                1e-5 * golden.loss());
+    const auto [error, tensor] = golden.worst_gradient(gradients);
+    EXPECT_LT(error, 1e-4) << tensor;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Published, GoldenModel,
-                         ::testing::Values("qdelta_tiny", "gated_deltanet_tiny", "qdelta_gva_tied"));
+INSTANTIATE_TEST_SUITE_P(Published, GoldenModel, ::testing::ValuesIn(testing::kGoldenModels));
 
 // Along a random direction in all parameters, the loss changes as the gradients say.
 void expect_gradients(const ModelConfig& config) {

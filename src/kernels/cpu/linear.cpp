@@ -1,5 +1,5 @@
-// y = x w^T;  dx = dy w;  dw += dy^T x: oneDNN's float32 product on blocks of the result. The blocks depend on the
-// shapes alone and each is computed by one thread, so the number of threads does not change a bit.
+// y = add + x w^T;  dx = dy w;  dw += dy^T x: oneDNN's float32 product on blocks of the result. The blocks depend on
+// the shapes alone and each is computed by one thread, so the number of threads does not change a bit.
 #include <dnnl.h>
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace qdelta {
 namespace {
 
 struct Matrix {
-  float* data;
-  std::int64_t rows, cols, ld;
+  float* data = nullptr;
+  std::int64_t rows = 0, cols = 0, ld = 0;
 };
 
 Matrix matrix_of(const ConstTensorView& view, const char* name) {
@@ -24,24 +24,33 @@ Matrix matrix_of(const ConstTensorView& view, const char* name) {
   return {const_cast<float*>(reinterpret_cast<const float*>(view.data)), view.extent(0), view.extent(1), view.step(0)};
 }
 
-// Rows and columns of a block: large enough that packing pays, small enough that two cores find work in a small model.
-constexpr std::int64_t kBlockRows = 256;
-constexpr std::int64_t kBlockCols = 256;
+// Rows and columns of a block: large enough that packing pays, but not so large that threads find no work.
+constexpr std::int64_t kBlockRows = 512;
+constexpr std::int64_t kWideBlock = 512, kNarrowBlock = 256;
+constexpr std::int64_t kEnoughBlocks = 8;
 
-// c (rows x cols) = op(a) op(b), or +=. 'T' means the operand is stored transposed.
+// c (rows x cols) = add + op(a) op(b), where add may be c, or have no data. 'T' means the operand is stored transposed.
 void product(const Device& device, char a_layout, char b_layout, const Matrix& a, const Matrix& b, const Matrix& c,
-             std::int64_t inner, bool add) {
+             std::int64_t inner, const Matrix& add) {
   if (c.rows == 0 || c.cols == 0) return;
   const std::int64_t row_blocks = ceil_div(c.rows, kBlockRows);
-  const std::int64_t col_blocks = ceil_div(c.cols, kBlockCols);
+  const bool wide = row_blocks * ceil_div(c.cols, kWideBlock) >= kEnoughBlocks;
+  const std::int64_t block_cols = wide ? kWideBlock : kNarrowBlock;
+  const std::int64_t col_blocks = ceil_div(c.cols, block_cols);
   parallel_for(row_blocks * col_blocks, thread_count(device.threads), [&](std::int64_t index, int /*worker*/) {
     const SingleThreaded one;
     const std::int64_t m = index % row_blocks * kBlockRows;
-    const std::int64_t n = index / row_blocks * kBlockCols;
+    const std::int64_t n = index / row_blocks * block_cols;
     const float* a_block = a.data + (a_layout == 'T' ? m : m * a.ld);
     const float* b_block = b.data + (b_layout == 'T' ? n * b.ld : n);
-    dnnl_sgemm(a_layout, b_layout, std::min(kBlockRows, c.rows - m), std::min(kBlockCols, c.cols - n), inner, 1.0F,
-               a_block, a.ld, b_block, b.ld, add ? 1.0F : 0.0F, c.data + m * c.ld + n, c.ld);
+    const std::int64_t rows = std::min(kBlockRows, c.rows - m);
+    const std::int64_t cols = std::min(block_cols, c.cols - n);
+    float* c_block = c.data + m * c.ld + n;
+    if (add.data != nullptr && add.data != c.data) {
+      for (std::int64_t r = 0; r < rows; ++r) std::copy_n(add.data + (m + r) * add.ld + n, cols, c_block + r * c.ld);
+    }
+    dnnl_sgemm(a_layout, b_layout, rows, cols, inner, 1.0F, a_block, a.ld, b_block, b.ld,
+               add.data != nullptr ? 1.0F : 0.0F, c_block, c.ld);
   });
 }
 
@@ -53,8 +62,11 @@ void cpu::linear_forward(const Device& device, const LinearForward& args) {
   const Matrix y = matrix_of(args.y, "y");
   require(x.cols == w.cols && y.rows == x.rows && y.cols == w.rows, "linear: x {}, w {} and y {} do not fit",
           args.x.shape.text(), args.w.shape.text(), args.y.shape.text());
+  const Matrix add = args.add ? matrix_of(args.add, "add") : Matrix{};
+  require(!args.add || args.add.shape == args.y.shape, "linear: add {} and y {} do not fit", args.add.shape.text(),
+          args.y.shape.text());
   if (x.rows <= cpu::kFewRows) return cpu::linear_few_rows(device, args);
-  product(device, 'N', 'T', x, w, y, x.cols, args.add);
+  product(device, 'N', 'T', x, w, y, x.cols, add);
 }
 
 void cpu::linear_backward(const Device& device, const LinearBackward& args) {
@@ -63,8 +75,14 @@ void cpu::linear_backward(const Device& device, const LinearBackward& args) {
   const Matrix dy = matrix_of(args.dy, "dy");
   require(x.cols == w.cols && dy.rows == x.rows && dy.cols == w.rows, "linear: x {}, w {} and dy {} do not fit",
           args.x.shape.text(), args.w.shape.text(), args.dy.shape.text());
-  if (args.dx) product(device, 'N', 'N', dy, w, matrix_of(args.dx, "dx"), dy.cols, args.add_dx);
-  if (args.dw) product(device, 'T', 'N', dy, x, matrix_of(args.dw, "dw"), dy.rows, true);
+  if (args.dx) {
+    const Matrix dx = matrix_of(args.dx, "dx");
+    product(device, 'N', 'N', dy, w, dx, dy.cols, args.add_dx ? dx : Matrix{});
+  }
+  if (args.dw) {
+    const Matrix dw = matrix_of(args.dw, "dw");
+    product(device, 'T', 'N', dy, x, dw, dy.rows, dw);
+  }
 }
 
 }  // namespace qdelta

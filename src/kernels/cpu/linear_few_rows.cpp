@@ -19,7 +19,7 @@ namespace qdelta::cpu::HWY_NAMESPACE {
 // R rows of x with W rows of w.
 template <int R, int W>
 HWY_INLINE void DotTile(const float* HWY_RESTRICT x, std::int64_t x_ld, const float* HWY_RESTRICT w, std::int64_t w_ld,
-                        std::int64_t inner, float* y, std::int64_t y_ld, bool add) {
+                        std::int64_t inner, const float* add, std::int64_t add_ld, float* y, std::int64_t y_ld) {
   const Floats d;
   Vector sum[R][W];
   for (auto& row : sum) {
@@ -36,8 +36,7 @@ HWY_INLINE void DotTile(const float* HWY_RESTRICT x, std::int64_t x_ld, const fl
   for (int r = 0; r < R; ++r) {
     for (int j = 0; j < W; ++j) {
       const float total = hn::GetLane(hn::SumOfLanes(d, sum[r][j]));
-      float* out = y + r * y_ld + j;
-      *out = add ? *out + total : total;
+      y[r * y_ld + j] = add != nullptr ? add[r * add_ld + j] + total : total;
     }
   }
 }
@@ -51,22 +50,26 @@ void FewRows(const LinearForward& args, std::int64_t begin, std::int64_t end) {
   const std::int64_t y_ld = args.y.step(0);
   const float* x = floats(args.x);
   const float* w = floats(args.w);
+  const std::int64_t add_ld = args.add.step(0);
+  const auto add_at = [&](std::int64_t r, std::int64_t o) {
+    return args.add ? floats(args.add) + r * add_ld + o : nullptr;
+  };
   float* y = floats(args.y);
   for (std::int64_t o = begin; o < end;) {
     const bool four = o + 4 <= end;
     std::int64_t r = 0;
     for (; r + 4 <= rows; r += 4) {
       if (four) {
-        DotTile<4, 4>(x + r * x_ld, x_ld, w + o * w_ld, w_ld, inner, y + r * y_ld + o, y_ld, args.add);
+        DotTile<4, 4>(x + r * x_ld, x_ld, w + o * w_ld, w_ld, inner, add_at(r, o), add_ld, y + r * y_ld + o, y_ld);
       } else {
-        DotTile<4, 1>(x + r * x_ld, x_ld, w + o * w_ld, w_ld, inner, y + r * y_ld + o, y_ld, args.add);
+        DotTile<4, 1>(x + r * x_ld, x_ld, w + o * w_ld, w_ld, inner, add_at(r, o), add_ld, y + r * y_ld + o, y_ld);
       }
     }
     for (; r < rows; ++r) {
       if (four) {
-        DotTile<1, 4>(x + r * x_ld, x_ld, w + o * w_ld, w_ld, inner, y + r * y_ld + o, y_ld, args.add);
+        DotTile<1, 4>(x + r * x_ld, x_ld, w + o * w_ld, w_ld, inner, add_at(r, o), add_ld, y + r * y_ld + o, y_ld);
       } else {
-        DotTile<1, 1>(x + r * x_ld, x_ld, w + o * w_ld, w_ld, inner, y + r * y_ld + o, y_ld, args.add);
+        DotTile<1, 1>(x + r * x_ld, x_ld, w + o * w_ld, w_ld, inner, add_at(r, o), add_ld, y + r * y_ld + o, y_ld);
       }
     }
     o += four ? 4 : 1;

@@ -70,28 +70,31 @@ void GatedRow(const float* x, const float* gate, const float* weight, float* y, 
   });
 }
 
-// dx and dgate are written, dweight += ...
+// dx, dgate and y are written, dweight += ...
 void GatedRowBackward(const float* x, const float* gate, const float* weight, const float* dy, float* dx, float* dgate,
-                      float* dweight, std::int64_t width, float epsilon) {
+                      float* y, float* dweight, std::int64_t width, float epsilon) {
   const Floats d;
   const Vector one = hn::Set(d, 1.0F);
   const float s = InverseRms(x, width, epsilon);
-  // First e = dy silu(z) into dx, and dz.
+  // First e = dy silu(z) into dx, with its sum against w x; dz; y.
+  Vector sum = hn::Zero(d);
   ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
     Vector e = LoadN(dy + i, n);
+    const Vector vx = LoadN(x + i, n);
+    const Vector w = LoadN(weight + i, n);
+    Vector normed = hn::Mul(hn::Mul(vx, hn::Set(d, s)), w);
     if (gate != nullptr) {
       const Vector z = LoadN(gate + i, n);
       const Vector sigmoid = Sigmoid(z);
-      const Vector normed = hn::Mul(hn::Mul(LoadN(x + i, n), hn::Set(d, s)), LoadN(weight + i, n));
       const Vector slope = hn::Mul(sigmoid, hn::MulAdd(z, hn::Sub(one, sigmoid), one));
       StoreN(hn::Mul(hn::Mul(e, normed), slope), dgate + i, n);
-      e = hn::Mul(e, hn::Mul(z, sigmoid));
+      const Vector silu = hn::Mul(z, sigmoid);
+      e = hn::Mul(e, silu);
+      normed = hn::Mul(normed, silu);
     }
+    sum = hn::MulAdd(hn::Mul(w, e), vx, sum);
     StoreN(e, dx + i, n);
-  });
-  Vector sum = hn::Zero(d);
-  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
-    sum = hn::MulAdd(hn::Mul(LoadN(weight + i, n), LoadN(dx + i, n)), LoadN(x + i, n), sum);
+    if (y != nullptr) StoreN(normed, y + i, n);
   });
   const float along = hn::GetLane(hn::SumOfLanes(d, sum)) / static_cast<float>(width) * s * s;
   ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
@@ -173,6 +176,7 @@ void cpu::gated_norm_backward(const Device& device, const GatedNormBackward& arg
   cpu::check_matrix(args.x, "x");
   cpu::check_matrix(args.dy, "dy");
   cpu::check_matrix(args.dx, "dx");
+  if (args.y) cpu::check_matrix(args.y, "y");
   require(static_cast<bool>(args.gate) == static_cast<bool>(args.dgate), "gate and dgate go together");
   const std::int64_t width = args.weight.shape.elements();
   const std::int64_t heads = args.x.extent(1) / width;
@@ -183,7 +187,8 @@ void cpu::gated_norm_backward(const Device& device, const GatedNormBackward& arg
       run(floats(args.x) + r * args.x.step(0) + h * width,
           args.gate ? floats(args.gate) + r * args.gate.step(0) + h * width : nullptr, floats(args.weight),
           floats(args.dy) + r * args.dy.step(0) + h * width, floats(args.dx) + r * args.dx.step(0) + h * width,
-          args.dgate ? floats(args.dgate) + r * args.dgate.step(0) + h * width : nullptr, sums, width, args.epsilon);
+          args.dgate ? floats(args.dgate) + r * args.dgate.step(0) + h * width : nullptr,
+          args.y ? floats(args.y) + r * args.y.step(0) + h * width : nullptr, sums, width, args.epsilon);
     }
   });
 }

@@ -22,15 +22,19 @@ void SwigluRow(const float* z, const float* u, float* y, std::int64_t width) {
   });
 }
 
-void SwigluRowBackward(const float* z, const float* u, const float* dy, float* dz, float* du, std::int64_t width) {
+void SwigluRowBackward(const float* z, const float* u, const float* dy, float* dz, float* du, float* y,
+                       std::int64_t width) {
   const Vector one = hn::Set(Floats(), 1.0F);
   ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
     const Vector vz = LoadN(z + i, n);
     const Vector vdy = LoadN(dy + i, n);
     const Vector s = Sigmoid(vz);
     const Vector slope = hn::Mul(s, hn::MulAdd(vz, hn::Sub(one, s), one));
-    StoreN(hn::Mul(hn::Mul(vdy, LoadN(u + i, n)), slope), dz + i, n);
-    StoreN(hn::Mul(vdy, hn::Mul(vz, s)), du + i, n);
+    const Vector vu = LoadN(u + i, n);
+    const Vector silu = hn::Mul(vz, s);
+    StoreN(hn::Mul(hn::Mul(vdy, vu), slope), dz + i, n);
+    StoreN(hn::Mul(vdy, silu), du + i, n);
+    if (y != nullptr) StoreN(hn::Mul(silu, vu), y + i, n);
   });
 }
 
@@ -67,11 +71,13 @@ void cpu::swiglu_backward(const Device& device, const SwigluBackward& args) {
   cpu::check_matrix(args.dy, "dy");
   cpu::check_matrix(args.dgate, "dgate");
   cpu::check_matrix(args.dup, "dup");
+  if (args.y) cpu::check_matrix(args.y, "y");
   const auto run = cpu::swiglu_row_backward();
   cpu::for_rows(device, args.dy.extent(0), [&](std::int64_t r) {
     run(floats(args.gate) + r * args.gate.step(0), floats(args.up) + r * args.up.step(0),
         floats(args.dy) + r * args.dy.step(0), floats(args.dgate) + r * args.dgate.step(0),
-        floats(args.dup) + r * args.dup.step(0), args.dy.extent(1));
+        floats(args.dup) + r * args.dup.step(0), args.y ? floats(args.y) + r * args.y.step(0) : nullptr,
+        args.dy.extent(1));
   });
 }
 

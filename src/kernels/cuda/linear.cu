@@ -1,4 +1,4 @@
-// y = x w^T;  dx = dy w;  dw += dy^T x: cuBLASLt with float32 sums, and float32 products where the operands are float32
+// y = add + x w^T;  dx = dy w;  dw += dy^T x: cuBLASLt with float32 sums, and float32 products where the operands are float32
 // (never tf32). Of a single row y = x w^T is bound by reading w, and a kernel of our own streams it.
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/matrix_plans.h"
@@ -10,8 +10,8 @@ namespace {
 // One row ------------------------------------------------------------------------------------------------------------
 // A warp for each output.
 template <class T>
-__global__ __launch_bounds__(kBlock) void linear_one_row(const T* x, Rows<T> w, Rows<Either> y, int inner, int outputs,
-                                                         bool add) {
+__global__ __launch_bounds__(kBlock) void linear_one_row(const T* x, Rows<T> w, Rows<Either> add, Rows<Either> y,
+                                                         int inner, int outputs) {
   constexpr int N = kAccess<T>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int o = static_cast<int>(blockIdx.x) * (kBlock / 32) + static_cast<int>(threadIdx.x) / 32;
@@ -25,7 +25,7 @@ __global__ __launch_bounds__(kBlock) void linear_one_row(const T* x, Rows<T> w, 
     for (int i = 0; i < N; ++i) sum = fmaf(values[i], weights[i], sum);
   }
   sum = warp_sum(sum);
-  if (lane == 0) y.put(o, add ? y.at(o) + sum : sum);
+  if (lane == 0) y.put(o, add.data != nullptr ? add.at(o) + sum : sum);
 }
 
 // Many ----------------------------------------------------------------------------------------------------------------
@@ -41,16 +41,21 @@ std::int64_t stride_of(const ConstTensorView& view) {
   return view.extent(0) > 1 ? view.step(0) : std::max<std::int64_t>(view.step(0), view.extent(1));
 }
 
-// c = op(a) op(b), or +=.
+// c = add + op(a) op(b); add may be c, or missing.
 void product(const Context& context, const ConstTensorView& a, bool transpose_a, const ConstTensorView& b,
-             bool transpose_b, const TensorView& c, bool add) {
+             bool transpose_b, const TensorView& c, const ConstTensorView& add) {
   const std::int64_t inner = a.extent(transpose_a ? 0 : 1);
   if (c.shape.elements() == 0) return;
   if (inner == 0) {
+    const std::size_t pitch = static_cast<std::size_t>(stride_of(c)) * size_of(c.dtype);
+    const std::size_t width = static_cast<std::size_t>(c.extent(1)) * size_of(c.dtype);
+    const auto rows = static_cast<std::size_t>(c.extent(0));
     if (!add) {
-      QDELTA_CUDA(cudaMemset2DAsync(c.data, static_cast<std::size_t>(stride_of(c)) * size_of(c.dtype), 0,
-                                    static_cast<std::size_t>(c.extent(1)) * size_of(c.dtype),
-                                    static_cast<std::size_t>(c.extent(0)), context.stream()));
+      QDELTA_CUDA(cudaMemset2DAsync(c.data, pitch, 0, width, rows, context.stream()));
+    } else if (add.data != c.data) {
+      QDELTA_CUDA(cudaMemcpy2DAsync(c.data, pitch, add.data,
+                                    static_cast<std::size_t>(stride_of(add)) * size_of(add.dtype), width, rows,
+                                    cudaMemcpyDeviceToDevice, context.stream()));
     }
     return;
   }
@@ -61,10 +66,11 @@ void product(const Context& context, const ConstTensorView& a, bool transpose_a,
   p.a = {stride_of(a), transpose_a};
   p.b = {stride_of(b), transpose_b};
   p.ldc = stride_of(c);
+  p.ld_add = add ? stride_of(add) : p.ldc;
   p.in = a.dtype;
   p.out = c.dtype;
-  p.alignment = std::min({alignment_of(a), alignment_of(b), alignment_of(c)});
-  context.matrix_plans().run(context, p, a.data, b.data, c.data, add);
+  p.alignment = std::min({alignment_of(a), alignment_of(b), alignment_of(c), add ? alignment_of(add) : 16});
+  context.matrix_plans().run(context, p, a.data, b.data, add.data, c.data);
 }
 
 void check_linear(const ConstTensorView& x, const ConstTensorView& w, const ConstTensorView& y, const char* name) {
@@ -82,6 +88,10 @@ void linear_forward(const Context& context, const LinearForward& args) {
   check_linear(args.x, args.w, args.y, "y");
   require(args.x.dtype == DType::bf16 || args.y.dtype == DType::f32, "linear: x is F32 but y is {}",
           name_of(args.y.dtype));
+  if (args.add) {
+    check_matrix(args.add, args.y.shape, "add");
+    check_same_type("linear", args.y, {args.add});
+  }
   const std::int64_t rows = args.x.extent(0);
   if (rows == 1 && args.x.extent(1) > 0 && args.w.extent(0) > 0 &&
       aligned(args.x.dtype == DType::bf16 ? 8 : 4, {args.x, args.w})) {
@@ -89,8 +99,8 @@ void linear_forward(const Context& context, const LinearForward& args) {
       using T = typename decltype(type)::type;
       const std::int64_t outputs = args.w.extent(0);
       linear_one_row<T><<<blocks_for(outputs, kBlock / 32), kBlock, 0, context.stream()>>>(
-          reinterpret_cast<const T*>(args.x.data), rows_of<T>(args.w), rows_of<Either>(args.y),
-          static_cast<int>(args.x.extent(1)), static_cast<int>(outputs), args.add);
+          reinterpret_cast<const T*>(args.x.data), rows_of<T>(args.w), rows_of<Either>(args.add), rows_of<Either>(args.y),
+          static_cast<int>(args.x.extent(1)), static_cast<int>(outputs));
       check_launch("linear_one_row");
     });
     return;
@@ -105,13 +115,13 @@ void linear_backward(const Context& context, const LinearBackward& args) {
     check_matrix(args.dx, args.x.shape, "dx");
     require(args.w.dtype == DType::bf16 || args.dx.dtype == DType::f32, "linear: w is F32 but dx is {}",
             name_of(args.dx.dtype));
-    product(context, args.dy, false, args.w, false, args.dx, args.add_dx);
+    product(context, args.dy, false, args.w, false, args.dx, args.add_dx ? ConstTensorView(args.dx) : ConstTensorView());
   }
   if (args.dw) {
     check_matrix(args.dw, args.w.shape, "dw");
     require(args.dw.dtype == DType::f32, "linear: dw is {}, but gradients of parameters are F32",
             name_of(args.dw.dtype));
-    product(context, args.dy, true, args.x, false, args.dw, true);
+    product(context, args.dy, true, args.x, false, args.dw, args.dw);
   }
 }
 

@@ -24,14 +24,15 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
 bool operator==(const MatrixProduct& x, const MatrixProduct& y) {
   return x.rows == y.rows && x.cols == y.cols && x.inner == y.inner && x.a.ld == y.a.ld &&
          x.a.transposed == y.a.transposed && x.b.ld == y.b.ld && x.b.transposed == y.b.transposed && x.ldc == y.ldc &&
-         x.in == y.in && x.out == y.out && x.alignment == y.alignment;
+         x.ld_add == y.ld_add && x.in == y.in && x.out == y.out && x.alignment == y.alignment;
 }
 
 std::size_t MatrixPlans::Hash::operator()(const MatrixProduct& p) const {
   std::uint64_t hash = 0;
   for (const std::int64_t value :
-       {p.rows, p.cols, p.inner, p.a.ld, p.b.ld, p.ldc, std::int64_t{p.a.transposed}, std::int64_t{p.b.transposed},
-        static_cast<std::int64_t>(p.in), static_cast<std::int64_t>(p.out), std::int64_t{p.alignment}}) {
+       {p.rows, p.cols, p.inner, p.a.ld, p.b.ld, p.ldc, p.ld_add, std::int64_t{p.a.transposed},
+        std::int64_t{p.b.transposed}, static_cast<std::int64_t>(p.in), static_cast<std::int64_t>(p.out),
+        std::int64_t{p.alignment}}) {
     hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15U;
     hash ^= hash >> 29U;
   }
@@ -41,7 +42,7 @@ std::size_t MatrixPlans::Hash::operator()(const MatrixProduct& p) const {
 // What cuBLASLt calls A is our b, and its B is our a.
 struct MatrixPlans::Plan {
   cublasLtMatmulDesc_t operation = nullptr;
-  cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, add = nullptr, c = nullptr;
   cublasLtMatmulAlgo_t algorithm{};
 
   Plan(const Context& context, const MatrixProduct& p) {
@@ -50,6 +51,7 @@ struct MatrixPlans::Plan {
     set(operation, CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     layout(&b, p.in, p.rows, p.inner, p.a);
     layout(&a, p.in, p.inner, p.cols, p.b);
+    layout(&add, p.out, p.rows, p.cols, {p.ld_add, false});
     layout(&c, p.out, p.rows, p.cols, {p.ldc, false});
 
     cublasLtMatmulPreference_t preference = nullptr;
@@ -64,7 +66,7 @@ struct MatrixPlans::Plan {
     cublasLtMatmulHeuristicResult_t best{};
     int found = 0;
     const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(context.matrix(), operation, a, b, c, c, preference, 1, &best, &found);
+        cublasLtMatmulAlgoGetHeuristic(context.matrix(), operation, a, b, add, c, preference, 1, &best, &found);
     cublasLtMatmulPreferenceDestroy(preference);
     QDELTA_CUDA(status);
     require(found > 0, "the matrix library has no product of {} x {} x {} for these types and strides", p.rows, p.cols,
@@ -72,7 +74,7 @@ struct MatrixPlans::Plan {
     algorithm = best.algo;
   }
   ~Plan() {
-    for (cublasLtMatrixLayout_t each : {a, b, c}) {
+    for (cublasLtMatrixLayout_t each : {a, b, add, c}) {
       if (each != nullptr) cublasLtMatrixLayoutDestroy(each);
     }
     if (operation != nullptr) cublasLtMatmulDescDestroy(operation);
@@ -93,15 +95,15 @@ struct MatrixPlans::Plan {
 MatrixPlans::MatrixPlans() = default;
 MatrixPlans::~MatrixPlans() = default;
 
-void MatrixPlans::run(const Context& context, const MatrixProduct& product, const void* a, const void* b, void* c,
-                      bool add) {
+void MatrixPlans::run(const Context& context, const MatrixProduct& product, const void* a, const void* b,
+                      const void* add, void* c) {
   std::unique_ptr<Plan>& plan = plans_[product];
   if (plan == nullptr) plan = std::make_unique<Plan>(context, product);
   const float one = 1.0F;
-  const float beta = add ? 1.0F : 0.0F;
-  QDELTA_CUDA(cublasLtMatmul(context.matrix(), plan->operation, &one, b, plan->a, a, plan->b, &beta, c, plan->c, c,
-                             plan->c, &plan->algorithm, context.matrix_workspace().data(),
-                             context.matrix_workspace().size(), context.stream()));
+  const float beta = add != nullptr ? 1.0F : 0.0F;
+  QDELTA_CUDA(cublasLtMatmul(context.matrix(), plan->operation, &one, b, plan->a, a, plan->b, &beta,
+                             add != nullptr ? add : c, plan->add, c, plan->c, &plan->algorithm,
+                             context.matrix_workspace().data(), context.matrix_workspace().size(), context.stream()));
 }
 
 }  // namespace qdelta::cuda

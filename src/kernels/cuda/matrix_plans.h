@@ -14,7 +14,8 @@ namespace qdelta::cuda {
 
 class Context;
 
-// c (rows x cols) = op(a) op(b), or +=; all row-major, with a stride between rows. a and b share their type.
+// c (rows x cols) = op(a) op(b), or with something added; all row-major, with a stride between rows. a and b share
+// their type, and so do c and what is added.
 struct MatrixProduct {
   struct Operand {
     std::int64_t ld = 0;
@@ -22,9 +23,9 @@ struct MatrixProduct {
   };
   std::int64_t rows = 0, cols = 0, inner = 0;
   Operand a, b;
-  std::int64_t ldc = 0;
+  std::int64_t ldc = 0, ld_add = 0;
   DType in = DType::f32, out = DType::f32;
-  int alignment = 16;  // bytes, of all three: pointers and rows
+  int alignment = 16;  // bytes, of all of them: pointers and rows
 
   friend bool operator==(const MatrixProduct& x, const MatrixProduct& y);
 };
@@ -33,7 +34,9 @@ class MatrixPlans {
  public:
   MatrixPlans();
   ~MatrixPlans();
-  void run(const Context& context, const MatrixProduct& product, const void* a, const void* b, void* c, bool add);
+  // `add` may be c, or null.
+  void run(const Context& context, const MatrixProduct& product, const void* a, const void* b, const void* add,
+           void* c);
 
  private:
   struct Plan;

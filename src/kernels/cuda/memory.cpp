@@ -75,4 +75,6 @@ void clear(const Context& context, void* data, std::size_t bytes) {
   if (bytes > 0) QDELTA_CUDA(cudaMemsetAsync(data, 0, bytes, context.stream()));
 }
 
+void wait(const Context& context) { context.synchronize(); }
+
 }  // namespace qdelta::cuda

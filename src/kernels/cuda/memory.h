@@ -19,5 +19,6 @@ void copy_in(const Context& context, void* to, const void* host, std::size_t byt
 void copy_out(const Context& context, void* host, const void* from, std::size_t bytes);
 void copy_within(const Context& context, void* to, const void* from, std::size_t bytes);
 void clear(const Context& context, void* data, std::size_t bytes);
+void wait(const Context& context);
 
 }  // namespace qdelta::cuda

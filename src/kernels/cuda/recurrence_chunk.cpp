@@ -24,10 +24,8 @@ void check_contiguous(std::string_view name, const ConstTensorView& view) {
           "the last axis of {} has stride {}; on the GPU it must be contiguous", name, view.step(last));
 }
 
-void check_chunk_states(const ConstTensorView& states, const cpu::RecurrenceLayout& at, const Execution& run) {
+void check_chunk_states(const ConstTensorView& states, const cpu::RecurrenceLayout& at) {
   if (!states) return;
-  require(run.chunk == 0 || run.chunk == kChunk, "chunk_states of chunks of {} tokens; on the GPU chunks have {}",
-          run.chunk, kChunk);
   const Shape expected{at.total_chunks, at.HV, at.K, at.V};
   require(states.shape == expected, "chunk_states has shape {}, expected [chunks, HV, K, V] = {}", states.shape.text(),
           expected.text());
@@ -36,7 +34,9 @@ void check_chunk_states(const ConstTensorView& states, const cpu::RecurrenceLayo
   check_contiguous("chunk_states", states);
 }
 
-void check_inputs(const RecurrenceInputs& in, const cpu::RecurrenceLayout& at) {
+void check_inputs(const RecurrenceInputs& in, const Execution& run, const cpu::RecurrenceLayout& at) {
+  require(run.form == Form::chunk, "on the GPU there is the chunk form, and the step");
+  require(run.chunk == 0 || run.chunk == kChunk, "chunks of {} tokens; on the GPU they have {}", run.chunk, kChunk);
   require(at.K <= kWidestKeys, "K is {}; on the GPU it is at most {}", at.K, kWidestKeys);
   constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
   const std::int64_t units = std::max(at.total_chunks, at.N) * at.HV;
@@ -52,8 +52,8 @@ void check_call(const RecurrenceForward& args, const cpu::RecurrenceLayout& at) 
   RecurrenceForward common = args;
   common.chunk_states = {};  // may be bf16 here
   check(common);
-  check_inputs(args.in, at);
-  check_chunk_states(args.chunk_states, at, args.run);
+  check_inputs(args.in, args.run, at);
+  check_chunk_states(args.chunk_states, at);
   check_contiguous("o", args.o);
   check_contiguous("ht", args.ht);
 }
@@ -62,8 +62,8 @@ void check_call(const RecurrenceBackward& args, const cpu::RecurrenceLayout& at)
   RecurrenceBackward common = args;
   common.chunk_states = {};
   check(common);
-  check_inputs(args.in, at);
-  check_chunk_states(args.chunk_states, at, args.run);
+  check_inputs(args.in, args.run, at);
+  check_chunk_states(args.chunk_states, at);
   check_contiguous("do", args.d_o);
   check_contiguous("dht", args.d_ht);
   check_contiguous("dq", args.dq);

@@ -95,7 +95,8 @@ struct Backward {
   Rows<X> x, gate;
   const float *weight, *inverse_rms;  // no inverse_rms: computed again
   Rows<DY> dy;
-  Rows<DX> dx, dgate;
+  Rows<DX> dx, dgate, y;  // y: the forward again; optional
+  Rows<bf16> rounded;     // dx once more; optional
   float* partials;  // [blocks][width] of dweight
   unsigned rows, heads, rows_per_block;
   int width;
@@ -174,6 +175,7 @@ __global__ __launch_bounds__(Share::kSize,
       const auto w = *reinterpret_cast<const Pack<float, N>*>(a.weight + column(p));
       float change[N];
       float dz[N];
+      float y[N];
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         const float x = now.x[p][i];
@@ -183,6 +185,9 @@ __global__ __launch_bounds__(Share::kSize,
           const float sig = sigmoid(z);
           dz[i] = e * (x * s * w[i]) * silu_slope(z, sig);
           e *= z * sig;
+          y[i] = x * s * w[i] * (z * sig);
+        } else {
+          y[i] = x * s * w[i];
         }
         change[i] = s * (w[i] * e - x * along);
         if constexpr (Add) change[i] += now.dx[p][i];
@@ -190,6 +195,8 @@ __global__ __launch_bounds__(Share::kSize,
       }
       a.dx.template store<N>(now.n, now.first + column(p), change);
       if constexpr (Gated) a.dgate.template store<N>(now.n, now.first + column(p), dz);
+      if (!Add && a.y.data != nullptr) a.y.template store<N>(now.n, now.first + column(p), y);
+      if (Add && a.rounded.data != nullptr) a.rounded.template store<N>(now.n, now.first + column(p), change);
     }
   }
 
@@ -246,7 +253,7 @@ void launch_forward(const Context& context, const ConstTensorView& x, const Cons
 
 template <class X, class DY, class DX, bool Gated, bool Add>
 void launch_backward(const Context& context, const GatedNormBackward& args, const ConstTensorView& inverse_rms,
-                     std::span<std::byte> workspace) {
+                     const TensorView& rounded, std::span<std::byte> workspace) {
   const std::int64_t width = args.weight.shape.elements();
   const std::int64_t heads = args.x.extent(1) / width;
   const std::int64_t rows = args.x.extent(0) * heads;
@@ -259,6 +266,8 @@ void launch_backward(const Context& context, const GatedNormBackward& args, cons
                               rows_of<DY>(args.dy),
                               rows_of<DX>(args.dx),
                               rows_of<DX>(args.dgate),
+                              rows_of<DX>(args.y),
+                              rows_of<bf16>(rounded),
                               partials,
                               static_cast<unsigned>(rows),
                               static_cast<unsigned>(heads),
@@ -310,15 +319,19 @@ void rms_norm_backward(const Context& context, const RmsNormBackward& args, std:
   check_vector(args.weight, args.x.extent(1), "weight");
   check_vector(args.dweight, args.x.extent(1), "dweight");
   check_vector(args.inverse_rms, rows, "inverse_rms");
+  if (args.rounded) {
+    check_matrix(args.rounded, args.x.shape, "rounded");
+    require(args.rounded.dtype == DType::bf16, "rms_norm: rounded is {}, not BF16", name_of(args.rounded.dtype));
+  }
   check_workspace(workspace, rms_norm_backward_workspace(args));
   if (rows == 0) return;
-  const GatedNormBackward all{args.x, {}, args.weight, args.dy, args.dx, {}, args.dweight, 0.0F};
+  const GatedNormBackward all{args.x, {}, args.weight, args.dy, args.dx, {}, args.dweight, 0.0F, {}};
   const auto run = [&](auto x, auto dy, auto dx) {
     launch_backward<typename decltype(x)::type, typename decltype(dy)::type, typename decltype(dx)::type, false, true>(
-        context, all, args.inverse_rms, workspace);
+        context, all, args.inverse_rms, args.rounded, workspace);
   };
   const bool narrow = args.x.dtype == DType::bf16 && args.dy.dtype == DType::bf16 && args.dx.dtype == DType::bf16;
-  if (!aligned(narrow ? 8 : 4, {args.x, args.weight, args.dy, args.dx}))
+  if (!aligned(narrow ? 8 : 4, {args.x, args.weight, args.dy, args.dx, args.rounded}))
     return run(Type<Either>(), Type<Either>(), Type<Either>());
   with_type(args.x.dtype, [&](auto x) {
     with_type(args.dy.dtype, [&](auto dy) { with_type(args.dx.dtype, [&](auto dx) { run(x, dy, dx); }); });
@@ -362,19 +375,20 @@ void gated_norm_backward(const Context& context, const GatedNormBackward& args, 
   }
   check_vector(args.weight, width, "weight");
   check_vector(args.dweight, width, "dweight");
-  check_same_type("gated_norm", args.x, {args.gate, args.dy, args.dx, args.dgate});
+  if (args.y) check_matrix(args.y, args.x.shape, "y");
+  check_same_type("gated_norm", args.x, {args.gate, args.dy, args.dx, args.dgate, args.y});
   check_workspace(workspace, gated_norm_backward_workspace(args));
   if (rows == 0) return;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
     if (args.gate) {
-      launch_backward<T, T, T, true, false>(context, args, {}, workspace);
+      launch_backward<T, T, T, true, false>(context, args, {}, {}, workspace);
     } else {
-      launch_backward<T, T, T, false, false>(context, args, {}, workspace);
+      launch_backward<T, T, T, false, false>(context, args, {}, {}, workspace);
     }
   };
   const int N = args.x.dtype == DType::bf16 ? 8 : 4;
-  if (width % N != 0 || !aligned(N, {args.x, args.gate, args.weight, args.dy, args.dx, args.dgate}))
+  if (width % N != 0 || !aligned(N, {args.x, args.gate, args.weight, args.dy, args.dx, args.dgate, args.y}))
     return run(Type<Either>());
   with_type(args.x.dtype, run);
 }

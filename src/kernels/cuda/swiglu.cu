@@ -40,14 +40,17 @@ __global__ __launch_bounds__(kBlock) void swiglu_backward_kernel(Arguments<T> a)
   const auto dy = a.dy.template load<N>(row, c);
   float dz[N];
   float du[N];
+  float y[N];
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     const float s = sigmoid(z[i]);
     dz[i] = dy[i] * u[i] * silu_slope(z[i], s);
     du[i] = dy[i] * (z[i] * s);
+    y[i] = z[i] * s * u[i];
   }
   a.dz.template store<N>(row, c, dz);
   a.du.template store<N>(row, c, du);
+  if (a.y.data != nullptr) a.y.template store<N>(row, c, y);
 }
 
 template <class T>
@@ -86,7 +89,8 @@ void swiglu_backward(const Context& context, const SwigluBackward& args) {
   check_matrix(args.dy, args.gate.shape, "dy");
   check_matrix(args.dgate, args.gate.shape, "dgate");
   check_matrix(args.dup, args.gate.shape, "dup");
-  check_same_type("swiglu", args.gate, {args.up, args.dy, args.dgate, args.dup});
+  if (args.y) check_matrix(args.y, args.gate.shape, "y");
+  check_same_type("swiglu", args.gate, {args.up, args.dy, args.dgate, args.dup, args.y});
   if (args.gate.shape.elements() == 0) return;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
@@ -94,10 +98,11 @@ void swiglu_backward(const Context& context, const SwigluBackward& args) {
     a.dy = rows_of<T>(args.dy);
     a.dz = rows_of<T>(args.dgate);
     a.du = rows_of<T>(args.dup);
+    a.y = rows_of<T>(args.y);
     swiglu_backward_kernel<T, kAccess<T>><<<blocks_for(a.count, kBlock), kBlock, 0, context.stream()>>>(a);
     check_launch("swiglu_backward");
   };
-  if (!aligned(args.gate.dtype == DType::bf16 ? 8 : 4, {args.gate, args.up, args.dy, args.dgate, args.dup}))
+  if (!aligned(args.gate.dtype == DType::bf16 ? 8 : 4, {args.gate, args.up, args.dy, args.dgate, args.dup, args.y}))
     return run(Type<Either>());
   with_type(args.gate.dtype, run);
 }

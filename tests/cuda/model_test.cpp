@@ -1,0 +1,207 @@
+// The whole engine on the GPU, in float32 and bfloat16: recorded models, the CPU's results, training, generation.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "infer/generating_case.h"
+#include "kernels/device.h"
+#include "model/golden_model.h"
+#include "model/model_case.h"
+#include "train/trainer.h"
+
+namespace qdelta::testing {
+namespace {
+
+// Skips where there is no GPU.
+class ModelOnGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpu_names().empty()) GTEST_SKIP() << "there is no CUDA device on this machine";
+    gpu_ = open_gpu(0);
+  }
+  [[nodiscard]] Device device(DType activations) const { return {1, gpu_.get(), activations}; }
+
+ private:
+  std::shared_ptr<const cuda::Context> gpu_;
+};
+
+struct LossAndGradients {
+  double loss = 0;
+  std::vector<float> gradients;
+};
+
+LossAndGradients gradients_on(const Device& device, const LanguageModel& model, const ModelInput& input,
+                              std::span<const std::int32_t> targets, bool recompute = false) {
+  LossAndGradients result;
+  result.gradients.resize(static_cast<std::size_t>(model.layout().size));
+  DeviceBuffer there(device, result.gradients.size() * sizeof(float));
+  ModelRunner runner(model, device, recompute);
+  result.loss =
+      runner.loss_and_gradients(input, targets, {reinterpret_cast<float*>(there.data()), result.gradients.size()});
+  copy_out(device, result.gradients.data(), there.data(), there.size());
+  return result;
+}
+
+Tensor logits_on(const Device& device, const LanguageModel& model, const ModelInput& input) {
+  Tensor logits(DType::f32, {static_cast<std::int64_t>(input.ids.size()), model.config().vocab_size});
+  ModelRunner(model, device).logits(input, logits.view());
+  return logits;
+}
+
+double distance(std::span<const float> got, std::span<const float> expected) {
+  return relative_error(std::vector<double>(got.begin(), got.end()),
+                        std::vector<double>(expected.begin(), expected.end()));
+}
+
+TEST_F(ModelOnGpu, RecordedModelsInFloat32) {
+  for (const char* name : kGoldenModels) {
+    const RecordedModel golden(name);
+    EXPECT_LT(golden.logits_error(logits_on(device(DType::f32), *golden.model, golden.input())), 1e-4) << name;
+    for (const bool recompute : {false, true}) {
+      const auto got = gradients_on(device(DType::f32), *golden.model, golden.input(), golden.targets, recompute);
+      EXPECT_NEAR(got.loss, golden.loss(), 1e-5 * golden.loss()) << name;
+      const auto [error, tensor] = golden.worst_gradient(got.gradients);
+      EXPECT_LT(error, 1e-4) << tensor << " of " << name;
+    }
+  }
+}
+
+// Every product rounds its operands to eight bits: a percent of the logits, three of a gradient.
+TEST_F(ModelOnGpu, RecordedModelsInBFloat16) {
+  for (const char* name : kGoldenModels) {
+    const RecordedModel golden(name);
+    EXPECT_LT(golden.logits_error(logits_on(device(DType::bf16), *golden.model, golden.input())), 2e-2) << name;
+    const auto got = gradients_on(device(DType::bf16), *golden.model, golden.input(), golden.targets);
+    EXPECT_NEAR(got.loss, golden.loss(), 1e-3 * golden.loss()) << name;
+    const auto [error, tensor] = golden.worst_gradient(got.gradients);
+    std::printf("%s in bf16: worst gradient %.2e, of %s\n", name, error, tensor.c_str());
+    EXPECT_LT(error, 5e-2) << tensor << " of " << name;
+  }
+}
+
+TEST_F(ModelOnGpu, EveryRuleAndOptionAsOnTheCpu) {
+  std::vector<ModelConfig> configs;
+  for (const Rule rule : all_rules()) configs.push_back(small_config(rule));
+  ModelConfig config = small_config(Rule::q_delta);
+  config.use_gate = false;
+  config.use_short_conv = false;
+  configs.push_back(config);
+  config = small_config(Rule::q_delta);
+  config.num_v_heads = 4;
+  config.expand_v = 1;
+  config.tie_word_embeddings = true;
+  config.allow_neg_eigval = true;
+  configs.push_back(config);
+  config = small_config(Rule::q_delta);
+  config.fixed_lambda = 0.5;
+  config.use_decay = false;
+  config.use_mlp = false;
+  configs.push_back(config);
+  for (const ModelConfig& each : configs) {
+    SCOPED_TRACE(config_to_json(each).dump());
+    LanguageModel model(each);
+    initialise(model.layout(), 3, model.parameters());
+    for (const std::vector<std::int64_t>& lengths : {std::vector<std::int64_t>{9, 1, 70}, {65, 65}}) {
+      const TokenCase batch(5, each.vocab_size, lengths);
+      const auto expected = gradients_on({1}, model, batch.input(), batch.targets);
+      const auto got = gradients_on(device(DType::f32), model, batch.input(), batch.targets);
+      EXPECT_NEAR(got.loss, expected.loss, 1e-5 * expected.loss);
+      EXPECT_LT(distance(got.gradients, expected.gradients), 1e-4);
+      EXPECT_LT(distance(logits_on(device(DType::f32), model, batch.input()).as<float>(),
+                         logits_on({1}, model, batch.input()).as<float>()),
+                1e-4);
+    }
+  }
+}
+
+TEST_F(ModelOnGpu, AHundredRunsGiveTheSameBits) {
+  const RecordedModel golden(kGoldenModels[0]);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto first = gradients_on(device(dtype), *golden.model, golden.input(), golden.targets);
+    for (int run = 1; run < 100; ++run) {
+      const auto again = gradients_on(device(dtype), *golden.model, golden.input(), golden.targets);
+      ASSERT_EQ(again.loss, first.loss);
+      ASSERT_TRUE(again.gradients == first.gradients) << "run " << run;
+    }
+  }
+}
+
+std::vector<double> training_losses(const Device& device, int steps) {
+  LanguageModel model(speaking_config());
+  initialise(model.layout(), 1, model.parameters());
+  Trainer trainer(model, OptimizerOptions{}, device, false);
+  const std::string text = "the quick brown fox jumps over the lazy dog and then sleeps until the evening comes ";
+  const std::vector<std::int32_t> ids = bytes_of(text);
+  std::vector<double> losses;
+  for (int step = 0; step < steps; ++step) {
+    TokenBatch batch;
+    batch.offsets.push_back(0);
+    for (std::size_t row = 0; row < 4; ++row) {
+      for (std::size_t t = 0; t < 70; ++t) {
+        const std::size_t at = 7 * static_cast<std::size_t>(step) + 13 * row + t;
+        batch.ids.push_back(ids[at % ids.size()]);
+        batch.targets.push_back(ids[(at + 1) % ids.size()]);
+      }
+      batch.offsets.push_back(static_cast<std::int64_t>(batch.ids.size()));
+    }
+    batch.counted = static_cast<std::int64_t>(batch.ids.size());
+    losses.push_back(trainer.step(std::vector<TokenBatch>{batch}, 1e-3F).loss);
+  }
+  return losses;
+}
+
+TEST_F(ModelOnGpu, AHundredStepsOfTrainingAsOnTheCpu) {
+  const std::vector<double> expected = training_losses({1}, 100);
+  const std::vector<double> exact = training_losses(device(DType::f32), 100);
+  const std::vector<double> narrow = training_losses(device(DType::bf16), 100);
+  EXPECT_LT(expected.back(), 0.5 * expected.front());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(exact[i], expected[i], 1e-3 * expected[i]) << "step " << i;
+    EXPECT_NEAR(narrow[i], expected[i], 1e-2 * expected[i]) << "step " << i;
+  }
+}
+
+TEST_F(ModelOnGpu, GreedyTextIsThatOfTheCpuAloneAndInABatch) {
+  const ByteTokenizer tokenizer;
+  for (const Rule rule : {Rule::q_delta, Rule::linear}) {
+    const auto model = speaking_model(speaking_config(rule));
+    const std::vector<std::vector<std::int32_t>> prompts{bytes_of("once upon a time"), bytes_of("a"), bytes_of("zoo")};
+    const auto texts_on = [&](const Device& where, bool together) {
+      Generator generator(*model, tokenizer, where);
+      ModelStates states(model->config(), 3, where);
+      std::vector<std::string> texts;
+      if (together) {
+        for (const Generated& each : generator.generate(prompts, greedy(40), states, {0, 1, 2})) {
+          texts.push_back(each.text);
+        }
+        return texts;
+      }
+      for (std::size_t i = 0; i < prompts.size(); ++i) {
+        texts.push_back(generator.generate({prompts[i]}, greedy(40), states, {static_cast<std::int64_t>(i)})[0].text);
+      }
+      return texts;
+    };
+    const std::vector<std::string> expected = texts_on({1}, false);
+    EXPECT_EQ(texts_on(device(DType::f32), false), expected);
+    EXPECT_EQ(texts_on(device(DType::f32), true), expected);
+  }
+}
+
+TEST_F(ModelOnGpu, SampledTextRepeatsWithItsSeed) {
+  const ByteTokenizer tokenizer;
+  const auto model = speaking_model(speaking_config());
+  const auto text_of = [&](std::uint64_t seed) {
+    Generator generator(*model, tokenizer, device(DType::bf16));
+    ModelStates states(model->config(), 1, device(DType::bf16));
+    GenerationOptions options = greedy(60);
+    options.sampling.temperature = 1;
+    options.sampling.top_p = 0.9F;
+    options.sampling.seed = seed;
+    return generator.generate({bytes_of("once upon a time")}, options, states, {0})[0].text;
+  };
+  EXPECT_EQ(text_of(1), text_of(1));
+  EXPECT_NE(text_of(1), text_of(2));
+}
+
+}  // namespace
+}  // namespace qdelta::testing
