@@ -24,5 +24,7 @@ target_compile_options(qdelta_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-diag-supp
 target_link_libraries(qdelta_cuda PUBLIC CUDA::cudart_static CUDA::cublasLt fmt::fmt PRIVATE qdelta_warnings)
 
 target_sources(qdelta_engine PRIVATE $<TARGET_OBJECTS:qdelta_cuda>)
-target_compile_definitions(qdelta_engine PUBLIC QDELTA_WITH_CUDA)
+# The files that hand work to a GPU; no other depends on whether there is one.
+set_source_files_properties(src/kernels/layers.cpp src/kernels/recurrence.cpp src/kernels/device.cpp
+  src/infer/device_decoder.cpp PROPERTIES COMPILE_DEFINITIONS QDELTA_WITH_CUDA)
 target_link_libraries(qdelta_engine PUBLIC CUDA::cudart_static CUDA::cublasLt)

@@ -89,6 +89,7 @@ Data open_mqar(const TrainFlags& flags) {
   }
   MqarOptions held_out = options;
   held_out.seed = flags.seed + 1'000'003;
+  if (flags.mqar == "paper") held_out.tasks = mqar_test_tasks();
   for (MqarTask& task : held_out.tasks) task.examples = std::min<std::int64_t>(task.examples, flags.validation_rows);
   const MqarSource examples(held_out);
   Data data;
