@@ -2,6 +2,7 @@
 // are bfloat16). Outputs start as NaN, rows have room between them, odd sizes take the slow paths.
 #include "kernels/cuda/layers.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -69,10 +70,8 @@ Tensor float_of(const Tensor& tensor) { return converted(tensor.view(), kF32); }
 const std::vector<Placement> kPlacements{{0, 0}, {8, 8}, {1, 3}};
 
 std::string trace(DType dtype, const Placement& place, std::initializer_list<std::int64_t> numbers) {
-  std::string text(name_of(dtype));
-  text += " offset " + std::to_string(place.offset) + " padding " + std::to_string(place.padding) + ":";
-  for (const std::int64_t number : numbers) text += " " + std::to_string(number);
-  return text;
+  return fmt::format("{} offset {} padding {}: {}", name_of(dtype), place.offset, place.padding,
+                     fmt::join(numbers, " "));
 }
 
 DeviceBuffer workspace(std::size_t bytes) {

@@ -1,5 +1,6 @@
 // The whole engine on the GPU, in float32 and bfloat16: recorded models, the CPU's results, training, generation.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cstdio>
 
