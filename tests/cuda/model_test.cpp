@@ -128,7 +128,9 @@ TEST_F(ModelOnGpu, AHundredRunsGiveTheSameBits) {
 }
 
 std::vector<double> training_losses(const Device& device, int steps) {
-  LanguageModel model(speaking_config());
+  ModelConfig config = speaking_config();
+  config.initializer_range = 0.02;  // as in training, where rounding does not grow
+  LanguageModel model(config);
   initialise(model.layout(), 1, model.parameters());
   Trainer trainer(model, OptimizerOptions{}, device, false);
   const std::string text = "the quick brown fox jumps over the lazy dog and then sleeps until the evening comes ";
@@ -155,9 +157,9 @@ TEST_F(ModelOnGpu, AHundredStepsOfTrainingAsOnTheCpu) {
   const std::vector<double> expected = training_losses({1}, 100);
   const std::vector<double> exact = training_losses(device(DType::f32), 100);
   const std::vector<double> narrow = training_losses(device(DType::bf16), 100);
-  EXPECT_LT(expected.back(), 0.5 * expected.front());
+  EXPECT_LT(expected.back(), 0.9 * expected.front());
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_NEAR(exact[i], expected[i], 1e-3 * expected[i]) << "step " << i;
+    EXPECT_NEAR(exact[i], expected[i], 1e-4 * expected[i]) << "step " << i;
     EXPECT_NEAR(narrow[i], expected[i], 1e-2 * expected[i]) << "step " << i;
   }
 }

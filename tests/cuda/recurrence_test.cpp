@@ -74,8 +74,7 @@ TEST_F(RecurrenceOnGpu, GoldenFloat32) {
     expect_close("golden f32", golden.name, run_on_gpu(context(), golden.problem), golden.expected, kFloat32);
 }
 
-// Against the oracle, and against what the CPU makes of the same numbers with its own bf16 products: of a chunk's own
-// matrices the CPU rounds none, the GPU rounds V' and dR, which the gates' gradients see most of.
+// Against the oracle, and against what the CPU makes of the same numbers with its own bf16 products.
 TEST_F(RecurrenceOnGpu, GoldenBFloat16) {
   for (const GoldenCase& golden : read_golden_cases()) {
     const RecurrenceCase rounded = in_bfloat16(golden.problem);

@@ -163,9 +163,9 @@ struct Plan {
             bf16,
             true};
   }
-  // [token][V] of the operands, likewise padded.
+  // [token][V] of the operands in parts, likewise padded.
   [[nodiscard]] std::byte* operand_rows(BumpAllocator& memory) const {
-    return operands(memory, std::int64_t{kChunk} * dims.blocks * kColumns);
+    return operands(memory, std::int64_t{matrix_parts(bf16)} * kChunk * dims.blocks * kColumns);
   }
 
   void prepare(const Context& context, const RecurrenceInputs& in) const {

@@ -103,7 +103,8 @@ struct PrepareArgs {
   Prepared out;
 };
 
-// `fresh` is V', here and below: [kChunk][blocks * kColumns] of the operand type for every chunk and head.
+// `fresh` is V', here and below: [parts][kChunk][blocks * kColumns] of the operand type for every chunk and head. It is
+// kept in parts like the matrices: the gradients of the gates are sums of products with it that cancel.
 struct ForwardScanArgs {
   Dims dims;
   Chunks chunks;

@@ -27,7 +27,7 @@ __device__ void load_columns(const GradientsArgs& a, const Block& b, const Colum
                              int column) {
   const int keys = a.dims.keys - first_key;
   const std::int64_t width = static_cast<std::int64_t>(a.dims.blocks) * kColumns;
-  const std::int64_t own = b.slot * kChunk * width + column;
+  const std::int64_t own = b.slot * matrix_parts(kIsBf16<E>) * kChunk * width + column;
   load_tile<kThreads>(tiles.state, matrix_of(a.states, b.chunk, b.head, first_key, column), keys,
                       a.states.columns - column);
   load_tile<kThreads>(tiles.d_state, matrix_of(a.d_states, b.chunk, b.head, first_key, column), keys,
@@ -35,6 +35,11 @@ __device__ void load_columns(const GradientsArgs& a, const Block& b, const Colum
   load_tile<kThreads>(tiles.d_out, rows_of(a.d_o, b.place, b.head, column), b.place.rows, a.dims.values - column);
   load_own_tile<kThreads, false>(tiles.d_residual, static_cast<const E*>(a.d_residual) + own, width);
   load_own_tile<kThreads, false>(tiles.fresh, static_cast<const E*>(a.fresh) + own, width);
+  if constexpr (kIsBf16<E>) {
+    const std::int64_t rest = own + kChunk * width;
+    load_own_tile<kThreads, false>(tiles.d_residual_rest, static_cast<const E*>(a.d_residual) + rest, width);
+    load_own_tile<kThreads, false>(tiles.fresh_rest, static_cast<const E*>(a.fresh) + rest, width);
+  }
 }
 
 // The factors, and the matrices of the forward where those of the backward will be.
@@ -276,9 +281,9 @@ __device__ inline float state_product(const ColumnTiles<E, kKeys>& columns) {
 }
 
 // A thread's part of rowsum(dR . V), by the first 256 threads: a quarter of a row of the block's columns each.
-template <class E>
+template <class E, int kKeys>
 __device__ inline float write_product(const GradientsArgs& a, const Block& b,
-                                      const Tile<E, kChunk, kColumns>& d_residual, int column) {
+                                      const ColumnTiles<E, kKeys>& columns_of, int column) {
   constexpr int kUnit = 16 / sizeof(E);
   const int row = static_cast<int>(threadIdx.x) / 4;
   const int part = static_cast<int>(threadIdx.x) % 4 * 16;
@@ -294,7 +299,9 @@ __device__ inline float write_product(const GradientsArgs& a, const Block& b,
       for (int j = 0; j < kUnit; ++j)
         reinterpret_cast<E*>(&x)[j] = static_cast<E>(i + j < columns ? v.get(row, i + j) : 0.0F);
     }
-    sum += unit_dot<E>(x, *reinterpret_cast<const uint4*>(d_residual.at(row, i)));
+    sum += unit_dot<E>(x, *reinterpret_cast<const uint4*>(columns_of.d_residual.at(row, i)));
+    if constexpr (kIsBf16<E>)
+      sum += unit_dot<E>(x, *reinterpret_cast<const uint4*>(columns_of.d_residual_rest.at(row, i)));
   }
   return sum;
 }
@@ -428,11 +435,29 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
         if (first && b.role != kOfKeys) {
           begin_products<E>(matrix);
           add_over_columns<kChunk>(matrix, rows, columns.fresh, lane);
+          if constexpr (kIsBf16<E>) add_over_columns<kChunk>(matrix, rows, columns.fresh_rest, lane);
           wait_for_products<E>(matrix);
+        }
+        // Of V' and dR, the rest.
+        if constexpr (kIsBf16<E>) {
+          if (b.role != kOfQueries) {
+            const Tile<E, kChunk, kColumns> rest{b.role == kOfReads ? columns.d_residual_rest.data
+                                                                    : columns.fresh_rest.data};
+#pragma unroll
+            for (int step = 0; step < 4; ++step) rows[step] = load_a(rest, b.rows, 16 * step, lane);
+            begin_products<E>(sums);
+            add_over_columns<kKeys>(sums, rows, states, lane);
+            wait_for_products<E>(sums);
+            if (first && b.role == kOfReads) {
+              begin_products<E>(matrix);
+              add_over_columns<kChunk>(matrix, rows, columns.fresh, lane);
+              wait_for_products<E>(matrix);
+            }
+          }
         }
       }
       state_sum += state_product(columns);
-      if (first && threadIdx.x < 4 * kChunk) write_sum += write_product(a, b, columns.d_residual, block * kColumns);
+      if (first && threadIdx.x < 4 * kChunk) write_sum += write_product(a, b, columns, block * kColumns);
       __syncthreads();
     }
     wait_for_copies<0>();

@@ -37,7 +37,8 @@ template <class E, int kKeys>
 struct ColumnTiles {
   Tile<E, kKeys, kColumns> state, d_state;
   Tile<E, kChunk, kColumns> d_out, d_residual, fresh;
-  static constexpr int kElements = (2 * kKeys + 3 * kChunk) * kColumns;
+  Tile<E, kChunk, kColumns> d_residual_rest, fresh_rest;  // the second parts, of bf16
+  static constexpr int kElements = (2 * kKeys + (1 + 2 * matrix_parts(kIsBf16<E>)) * kChunk) * kColumns;
 
   __device__ explicit ColumnTiles(unsigned char* memory) {
     state.data = reinterpret_cast<E*>(memory);
@@ -45,6 +46,8 @@ struct ColumnTiles {
     d_out.data = d_state.data + d_state.kElements;
     d_residual.data = d_out.data + d_out.kElements;
     fresh.data = d_residual.data + d_residual.kElements;
+    d_residual_rest.data = fresh.data + fresh.kElements;
+    fresh_rest.data = d_residual_rest.data + d_residual_rest.kElements;
   }
 };
 

@@ -184,11 +184,24 @@ __device__ inline void clear(Sum (&strip)[kTokenSums]) {
   for (Sum& sum : strip) sum = Sum();
 }
 
+// A strip of V' or dR into the workspace, in its parts.
 template <class E>
-__device__ inline MatrixOut own_rows(void* data, const Dims& dims, std::int64_t slot, int column) {
+__device__ inline void store_parts(const Sum (&strip)[kTokenSums], void* data, const Dims& dims, std::int64_t slot,
+                                   int column, const Lane& lane) {
+  constexpr int kParts = matrix_parts(kIsBf16<E>);
   const std::int64_t width = static_cast<std::int64_t>(dims.blocks) * kColumns;
-  return {reinterpret_cast<std::byte*>(static_cast<E*>(data) + slot * kChunk * width + column), width, kIsBf16<E>,
-          true};
+  E* first = static_cast<E*>(data) + slot * kParts * kChunk * width + column;
+  store_strip(strip, {reinterpret_cast<std::byte*>(first), width, kIsBf16<E>, true}, kChunk, kStrip, lane);
+  if constexpr (kIsBf16<E>) {
+    Sum rest[kTokenSums];
+#pragma unroll
+    for (int j = 0; j < kTokenSums; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        rest[j].x[i] = strip[j].x[i] - __bfloat162float(__float2bfloat16_rn(strip[j].x[i]));
+    }
+    store_strip(rest, {reinterpret_cast<std::byte*>(first + kChunk * width), width, true, true}, kChunk, kStrip, lane);
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -272,7 +285,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) forward_kernel(
       for (const auto& part : tiles.inverse) add_lower_times<false>(fresh, fragments, part, lane);
       wait_for_products<E>(fresh);
     }
-    if (a.fresh != nullptr) store_strip(fresh, own_rows<E>(a.fresh, a.dims, slot, column), kChunk, kStrip, lane);
+    if (a.fresh != nullptr) store_parts<E>(fresh, a.fresh, a.dims, slot, column, lane);
     fragments_of(fragments, fresh);
     if (a.o.data != nullptr) {
       if constexpr (kParks<E, kKeys>) unpark(query_reads, tiles.q.data);
@@ -361,7 +374,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel
       for (const auto& part : tiles.inverse) add_lower_times<true>(grad, fragments, part, lane);
       wait_for_products<E>(grad);
     }
-    store_strip(grad, own_rows<E>(a.d_residual, a.dims, slot, column), kChunk, kStrip, lane);
+    store_parts<E>(grad, a.d_residual, a.dims, slot, column, lane);
 
     // What multiplies Q, and what multiplies K.
 #pragma unroll
