@@ -143,6 +143,11 @@ BlockScratch::BlockScratch(const ModelConfig& c, const BlockLayout& layout, DTyp
 
 // g = 0 without decay, RetNet's fixed decay per head; a fixed lambda.
 void BlockScratch::fill_constants(const Device& device, const ModelConfig& c) {
+  // Its last columns belong to no projection.
+  if (d_projected) {
+    const auto floats = static_cast<std::size_t>(d_projected.extent(0) * d_projected.step(0));
+    clear(device, d_projected.data, floats * size_of(d_projected.dtype));
+  }
   const auto HV = static_cast<std::size_t>(c.value_heads());
   std::vector<float> g(HV);
   for (std::size_t head = 0; head < HV && c.rule == Rule::retnet; ++head) {

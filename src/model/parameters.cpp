@@ -41,6 +41,7 @@ class Placer {
     return slot;
   }
   [[nodiscard]] std::int64_t end() const { return end_; }
+  void skip(std::int64_t floats) { end_ += floats; }
   void align() { end_ = round_up(end_, 16); }
 
  private:
@@ -69,6 +70,9 @@ BlockLayout place_block(const ModelConfig& c, const std::string& prefix, Placer&
   if (c.learns_decay()) block.a_at = project("a", HV);
   if (c.learns_beta()) block.b_at = project("b", HV);
   if (c.learns_lambda()) block.lambda_at = project("lamb", HV);
+  const std::int64_t used = block.projected;
+  block.projected = round_up(used, 8);
+  place.skip((block.projected - used) * D);
   block.projections.shape = {block.projected, D};
 
   if (c.use_short_conv) {

@@ -43,8 +43,8 @@ struct BlockLayout {
   // The projections of a token, side by side: q, k, v, then the output gate, then the gates a, b, lambda.
   Slot projections;  // [sum of widths, hidden]
   std::int64_t q_at = 0, k_at = 0, v_at = 0, gate_at = -1, a_at = -1, b_at = -1, lambda_at = -1;  // columns; -1: none
-  std::int64_t projected = 0;                                                                     // their total
-  Slot conv;  // [q, k and v channels, conv_size]
+  std::int64_t projected = 0;  // their total, rounded up: products of odd widths are slow. The rest of the rows is zero
+  Slot conv;                   // [q, k and v channels, conv_size]
   Slot A_log, dt_bias, lambda_bias;
   Slot out_norm, out;
   Slot gate_up;  // [2 * mlp width, hidden]

@@ -227,6 +227,7 @@ struct BackwardPlan {
   StatesOut states;  // where the caller has none
   StatesOut d_states;
   std::byte *fresh, *d_residual;
+  float* state_sums;
   bool in_parts;  // rows of dq and dk are finished by a launch of their own
   float *dq_parts = nullptr, *dk_parts = nullptr, *d_key_square = nullptr;
 
@@ -236,6 +237,7 @@ struct BackwardPlan {
     d_states = plan.operand_states(memory);
     fresh = plan.operand_rows(memory);
     d_residual = plan.operand_rows(memory);
+    state_sums = memory.take<float>(plan.slots * plan.dims.blocks * kStrips);
     const cpu::RecurrenceLayout& at = plan.at;
     in_parts = at.HV != at.H || plan.dims.keys > gradient_keys(padded_keys(plan.dims.keys), plan.bf16);
     if (in_parts) {
@@ -318,6 +320,8 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
   backward.d_states = work.d_states;
   backward.dv = tokens_of(args.dv);
   backward.d_residual = work.d_residual;
+  backward.states = args.chunk_states ? states_of(args.chunk_states) : read_only(work.states);
+  backward.state_sums = work.state_sums;
   launch_backward_scan(context, backward, plan.bf16);
   if (plan.slots == 0) return;
 
@@ -334,10 +338,11 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
   gradients.v = forward.v;
   gradients.d_o = backward.d_o;
   gradients.prepared = plan.prepared;
-  gradients.states = args.chunk_states ? states_of(args.chunk_states) : read_only(work.states);
+  gradients.states = backward.states;
   gradients.d_states = read_only(work.d_states);
   gradients.fresh = work.fresh;
   gradients.d_residual = work.d_residual;
+  gradients.state_sums = work.state_sums;
   gradients.dq = tokens_of(args.dq);
   gradients.dk = tokens_of(args.dk);
   gradients.dg = tokens_of(args.dg);

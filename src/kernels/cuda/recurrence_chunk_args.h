@@ -17,6 +17,7 @@ namespace qdelta::cuda {
 
 inline constexpr int kChunk = 64;    // tokens
 inline constexpr int kColumns = 64;  // value columns of a block
+inline constexpr int kStrips = 4;    // warps of a scan's block, which share its columns
 inline constexpr std::int64_t kMatrix = kChunk * kChunk;
 
 // A [B, T, heads, width] or [B, T, heads] tensor; strides count elements, the width's is 1.
@@ -125,11 +126,13 @@ struct BackwardScanArgs {
   bool erases;
   TokensIn q, k, d_o;
   Prepared prepared;
+  StatesIn states;     // on entry to every chunk
   StatesIn d_exit;     // optional
   StatesOut d_entry;   // optional
   StatesOut d_states;  // of the exit of every chunk
   TokensOut dv;
-  void* d_residual = nullptr;  // dR, laid out as V'
+  void* d_residual = nullptr;   // dR, laid out as V'
+  float* state_sums = nullptr;  // [chunks][value_heads][blocks][kStrips]: parts of sum(S . dS+), of unrounded dS+
 };
 
 struct GradientsArgs {
@@ -144,6 +147,7 @@ struct GradientsArgs {
   StatesIn states, d_states;
   const void* fresh = nullptr;
   const void* d_residual = nullptr;
+  const float* state_sums = nullptr;
   TokensOut dq, dk, dg, dbeta, dlambda;
   // Where several blocks add to a row of dq and dk, or one block finishes it in parts: gradients of the normalised
   // rows, float32 [B, T, value_heads, K], and what to add of the key itself, [B, T, value_heads].

@@ -59,6 +59,8 @@ struct MatrixOf {
     return bf16 ? __bfloat162float(*reinterpret_cast<const ::__nv_bfloat16*>(at(row, column)))
                 : *reinterpret_cast<const float*>(at(row, column));
   }
+  // From a later row on.
+  __device__ MatrixOf below(int row) const { return {at(row, 0), stride, bf16, vectors}; }
   __device__ void set(std::int64_t row, std::int64_t column, float value) const {
     if (bf16) {
       *reinterpret_cast<::__nv_bfloat16*>(at(row, column)) = __float2bfloat16_rn(value);

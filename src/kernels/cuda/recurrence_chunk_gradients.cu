@@ -1,9 +1,9 @@
 // The gradients of q, k and the gates, one block for each chunk and value head, from the states S on entry and their
 // gradients dS+ on exit, V', dR and dO (see recurrence_chunk_scan.cu). All sums over value columns come first:
 //
-//   dO S^T   dR S^T   V' dS+^T   dO V'^T   dR V'^T   sum(S . dS+)   rowsum(dR . V) = dwrite
+//   dO S^T   dR S^T   V' dS+^T   dO V'^T   dR V'^T   rowsum(dR . V) = dwrite
 //
-// and then, in the chunk:
+// and then, in the chunk, with sum(S . dS+) from the scan:
 //   D1  = scale lower(Gamma . dO V'^T)          D2 = -diag(erase) strictLower(Gamma . dR V'^T)
 //   dX  = -diag(erase gamma) dR S^T + D2 K
 //   dQ  = scale diag(gamma) dO S^T + D1 K + diag(mix) dX
@@ -199,7 +199,8 @@ __device__ void finish_gates(const GradientsArgs& a, const Block& b, GradientSum
   if (b.lane.index == 0) before = 0;
   if (b.lane.index == 31) after = 0;
   float state_sum = 0;
-  for (const float part : s.state) state_sum += part;
+  const int parts = a.dims.blocks * kStrips;
+  for (int i = 0; i < parts; ++i) state_sum += a.state_sums[b.slot * parts + i];
   after += s.factors[kDecay][kChunk - 1] * state_sum + from_entry[1];
 
   for (int i = 0; i < 2; ++i) {
@@ -260,22 +261,6 @@ __device__ inline float unit_dot(const uint4& x, const uint4& y) {
     const float2 p = pair_of(reinterpret_cast<const E*>(&x) + j);
     const float2 q = pair_of(reinterpret_cast<const E*>(&y) + j);
     sum += p.x * q.x + p.y * q.y;
-  }
-  return sum;
-}
-
-// A thread's part of sum(S . dS+). Both tiles permute alike.
-template <class E, int kKeys>
-__device__ inline float state_product(const ColumnTiles<E, kKeys>& columns) {
-  constexpr int kUnit = Tile<E, kKeys, kColumns>::kUnit;
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < kKeys * kColumns; i += kUnit * kThreads) {
-    const int at = i + kUnit * static_cast<int>(threadIdx.x);
-    if (at < kKeys * kColumns) {
-      sum += unit_dot<E>(*reinterpret_cast<const uint4*>(columns.state.data + at),
-                         *reinterpret_cast<const uint4*>(columns.d_state.data + at));
-    }
   }
   return sum;
 }
@@ -395,7 +380,6 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
   const Block b(a);
   const Lane& lane = b.lane;
   const ChunkTiles<E, kKeys, kStages> tiles(memory);
-  float state_sum = 0;
   float write_sum = 0;
 
   for (int first_key = 0; first_key < a.dims.keys; first_key += kKeys) {
@@ -456,7 +440,6 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
           }
         }
       }
-      state_sum += state_product(columns);
       if (first && threadIdx.x < 4 * kChunk) write_sum += write_product(a, b, columns, block * kColumns);
       __syncthreads();
     }
@@ -470,11 +453,6 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
       if (b.role == kOfReads && a.erases) correct_gradient(b, matrix, tiles, s);
       write_sum = quad_sum(write_sum);
       if (threadIdx.x < 4 * kChunk && lane.quad == 0) s.write[threadIdx.x / 4] = write_sum;
-    }
-    if (last) {
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) state_sum += __shfl_xor_sync(~0u, state_sum, step);
-      if (lane.index == 0) s.state[threadIdx.x / 32] = state_sum;
     }
     __syncthreads();
 

@@ -19,7 +19,7 @@
 namespace qdelta::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 32 * kStrips;
 constexpr int kTokenSums = kChunk / 8;  // of a strip of tokens
 constexpr int kSteps = kChunk / 16;
 
@@ -320,6 +320,21 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) forward_kernel(
 // ---------------------------------------------------------------------------------------------------------------------
 // Backward.
 
+// A lane's part of the sum of the products of a strip and its like in device memory.
+template <int kSums>
+__device__ inline float strip_product(const Sum (&strip)[kSums], const MatrixIn& from, int rows, int columns,
+                                      const Lane& lane) {
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < kSums; ++j) {
+    Sum other[1];
+    load_strip(other, from.below(8 * j), rows - 8 * j, columns, lane);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum += strip[j].x[i] * other[0].x[i];
+  }
+  return sum;
+}
+
 template <class E, int kKeys>
 __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel(const BackwardScanArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -343,6 +358,11 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel
     const std::int64_t slot = chunk * a.dims.value_heads + head;
     if (chunk < last) tiles.load(a.dims, a.chunks, a.q, a.k, a.d_o, a.prepared, a.erases, chunk, head, block_column);
     store_strip(d_state, matrix_of(a.d_states, chunk, head, 0, column), a.dims.keys, a.d_states.columns - column, lane);
+    float product = strip_product(d_state, matrix_of(a.states, chunk, head, 0, column), a.dims.keys,
+                                  a.states.columns - column, lane);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) product += __shfl_xor_sync(~0u, product, step);
+    if (lane.index == 0) a.state_sums[(slot * a.dims.blocks + column / kColumns) * kStrips + strip_begin / kStrip] = product;
     wait_for_copies<0>();
     publish_tiles();
     __syncthreads();
