@@ -89,7 +89,8 @@ void gated_norm_backward(const Device& device, const GatedNormBackward& args);
 
 // Causal convolution over W tokens of each channel, then silu
 // -----------------------------------------------------------
-//   y[t][c] = silu( sum_j weight[c][j] x[t - W + 1 + j][c] ),  with zeros, or `state`, before a sequence's first token
+//   y[t][c] = silu( bias[c] + sum_j weight[c][j] x[t - W + 1 + j][c] ),  with zeros, or `state`, before a sequence's
+//   first token
 struct ShortConvForward {
   ConstTensorView x;                      // [N, channels]
   ConstTensorView weight;                 // [channels, W]
@@ -97,12 +98,15 @@ struct ShortConvForward {
   std::span<const std::int64_t> offsets;  // sequence n is rows [offsets[n], offsets[n+1])
   TensorView state;                       // [P, W - 1, channels], read and then updated in place; optional
   std::span<const std::int64_t> slots;    // the state of each sequence; empty: sequence n has state n
+  ConstTensorView bias;                   // [channels]; optional
 };
 struct ShortConvBackward {
   ConstTensorView x, weight, dy;
   TensorView dx;  // written
   TensorView dweight;
   std::span<const std::int64_t> offsets;
+  ConstTensorView bias;  // [channels]; optional
+  TensorView dbias;      // where there is a bias
 };
 void short_conv_forward(const Device& device, const ShortConvForward& args);
 void short_conv_backward(const Device& device, const ShortConvBackward& args);

@@ -205,10 +205,11 @@ void measure() {
     for (std::int64_t n = 0; n <= 16; ++n) ends.push_back(n * N / 16);
     const DeviceVector<std::int64_t> offsets(ends);
     line("short_conv forward, 3072 channels", 4 * count, [&](int) {
-      cuda::short_conv_forward(context, {x.view(), weight.view(), y.view(), offsets.span(), {}, {}});
+      cuda::short_conv_forward(context, {x.view(), weight.view(), y.view(), offsets.span(), {}, {}, {}});
     });
     line("short_conv backward", 6 * count, [&](int) {
-      cuda::short_conv_backward(context, {x.view(), weight.view(), y.view(), dx.view(), dweight.view(), offsets.span()},
+      cuda::short_conv_backward(context,
+                                {x.view(), weight.view(), y.view(), dx.view(), dweight.view(), offsets.span(), {}, {}},
                                 space.bytes());
     });
     const std::int64_t R = 128;
@@ -228,7 +229,8 @@ void measure() {
       TensorView out = y.view();
       out.shape = few.shape;
       cuda::short_conv_forward(
-          context, {few, weight.view(), out, steps.span(), state.view(), slots[static_cast<std::size_t>(i)].span()});
+          context,
+          {few, weight.view(), out, steps.span(), state.view(), slots[static_cast<std::size_t>(i)].span(), {}});
     });
   }
   {

@@ -409,6 +409,11 @@ TEST(CudaLayers, ShortConv) {
             const Tensor fx = float_of(x);
             const DeviceTensor dev_x(x, place);
             const DeviceTensor dev_weight(weight);
+            const bool with_bias = chance(random, 0.5);
+            const Tensor bias = random_tensor(random, kF32, {channels});
+            const DeviceTensor dev_bias(bias);
+            const ConstTensorView bias_view = with_bias ? bias.view() : ConstTensorView();
+            const ConstTensorView dev_bias_view = with_bias ? ConstTensorView(dev_bias.view()) : ConstTensorView();
             for (const bool with_state : {false, true}) {
               if (with_state && W == 1) continue;
               // The states lie in a larger pool, in another order.
@@ -417,14 +422,14 @@ TEST(CudaLayers, ShortConv) {
               const Tensor state0 = random_tensor(random, kF32, {sequences + 2, W - 1, channels});
               Tensor state = float_of(state0);
               Tensor y(kF32, shape);
-              short_conv_forward(
-                  kCpu, {fx.view(), weight.view(), y.view(), offsets, with_state ? state.view() : TensorView(), slots});
+              short_conv_forward(kCpu, {fx.view(), weight.view(), y.view(), offsets,
+                                        with_state ? state.view() : TensorView(), slots, bias_view});
               const DeviceTensor dev_y(dtype, shape, place);
               const DeviceTensor dev_state(state0);
               const DeviceVector<std::int64_t> dev_slots(slots);
               cuda::short_conv_forward(device_context(),
                                        {dev_x.view(), dev_weight.view(), dev_y.view(), dev_offsets.span(),
-                                        with_state ? dev_state.view() : TensorView(), dev_slots.span()});
+                                        with_state ? dev_state.view() : TensorView(), dev_slots.span(), dev_bias_view});
               expect_close("short_conv y", dev_y.get(), y);
               if (with_state) {
                 EXPECT_TRUE(same_bits(dev_state.get(), state));
@@ -434,17 +439,21 @@ TEST(CudaLayers, ShortConv) {
             const Tensor dweight0 = random_tensor(random, kF32, {channels, W});
             Tensor dx(kF32, shape);
             Tensor dweight = float_of(dweight0);
-            short_conv_backward(kCpu,
-                                {fx.view(), weight.view(), float_of(dy).view(), dx.view(), dweight.view(), offsets});
+            const Tensor dbias0 = random_tensor(random, kF32, {channels});
+            Tensor dbias = float_of(dbias0);
+            const DeviceTensor dev_dbias(dbias0);
+            short_conv_backward(kCpu, {fx.view(), weight.view(), float_of(dy).view(), dx.view(), dweight.view(),
+                                       offsets, bias_view, dbias.view()});
             const DeviceTensor dev_dy(dy, place);
             const DeviceTensor dev_dx(dtype, shape, place);
             const DeviceTensor dev_dweight(dweight0);
-            const ShortConvBackward args{dev_x.view(),  dev_weight.view(),  dev_dy.view(),
-                                         dev_dx.view(), dev_dweight.view(), dev_offsets.span()};
+            const ShortConvBackward args{dev_x.view(),       dev_weight.view(),  dev_dy.view(), dev_dx.view(),
+                                         dev_dweight.view(), dev_offsets.span(), dev_bias_view, dev_dbias.view()};
             const DeviceBuffer space = workspace(cuda::short_conv_backward_workspace(args));
             cuda::short_conv_backward(device_context(), args, space.bytes());
             expect_close("short_conv dx", dev_dx.get(), dx);
             expect_sum_close("short_conv dweight", dev_dweight.get(), dweight, N);
+            expect_sum_close("short_conv dbias", dev_dbias.get(), dbias, N);
           }
         }
       }

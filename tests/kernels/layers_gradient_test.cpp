@@ -149,21 +149,27 @@ TEST(LayersGradient, ShortConv) {
   const std::int64_t channels = 70;
   const std::vector<std::int64_t> offsets{0, 2, 2, 15, 23};  // a short, an empty and two longer sequences
   for (const std::int64_t W : {1, 2, 4}) {
-    Op op;
-    op.inputs = {random_values(random, N * channels), random_values(random, channels * W)};
-    op.forward = [=, &offsets](std::vector<Values>& in) {
-      Values y(in[0].size());
-      short_conv_forward(
-          {2}, {view(in[0], {N, channels}), view(in[1], {channels, W}), view(y, {N, channels}), offsets, {}, {}});
-      return y;
-    };
-    op.backward = [=, &offsets](std::vector<Values>& in, Values& dy) {
-      std::vector<Values> d{Values(in[0].size()), Values(in[1].size())};
-      short_conv_backward({2}, {view(in[0], {N, channels}), view(in[1], {channels, W}), view(dy, {N, channels}),
-                                view(d[0], {N, channels}), view(d[1], {channels, W}), offsets});
-      return d;
-    };
-    expect_gradient(op, 14);
+    for (const bool bias : {false, true}) {
+      const Shape shape{N, channels};
+      Op op;
+      op.inputs = {random_values(random, N * channels), random_values(random, channels * W)};
+      if (bias) op.inputs.push_back(random_values(random, channels));
+      const auto bias_of = [=](std::vector<Values>& of) { return bias ? view(of[2], {channels}) : TensorView(); };
+      op.forward = [=, &offsets](std::vector<Values>& in) {
+        Values y(in[0].size());
+        short_conv_forward(
+            {2}, {view(in[0], shape), view(in[1], {channels, W}), view(y, shape), offsets, {}, {}, bias_of(in)});
+        return y;
+      };
+      op.backward = [=, &offsets](std::vector<Values>& in, Values& dy) {
+        std::vector<Values> d;
+        for (const Values& values : in) d.emplace_back(values.size());
+        short_conv_backward({2}, {view(in[0], shape), view(in[1], {channels, W}), view(dy, shape), view(d[0], shape),
+                                  view(d[1], {channels, W}), offsets, bias_of(in), bias_of(d)});
+        return d;
+      };
+      expect_gradient(op, 14);
+    }
   }
 }
 

@@ -1,6 +1,6 @@
-// y[t] = silu(u[t]),  u[t][c] = sum_j weight[c][j] x[t - W + 1 + j][c]
+// y[t] = silu(u[t]),  u[t][c] = bias[c] + sum_j weight[c][j] x[t - W + 1 + j][c]
 //   backward:  du = dy silu'(u),   dx[t][c] = sum_j weight[c][j] du[t + W - 1 - j][c],   dweight[c][j] += sum_t du[t]
-//   x[...]
+//   x[...],   dbias += sum_t du[t]
 // Channels are independent, so a thread takes a block of them through all sequences; u is computed again in the
 // backward.
 #include <algorithm>
@@ -35,10 +35,10 @@ struct History {
   }
 };
 
-// weight_t is [W][channels].
+// weight_t is [W + 1][channels], the bias last.
 HWY_INLINE Vector Convolve(const History& in, const float* weight_t, std::int64_t channels, std::int64_t t,
                            std::int64_t c, std::int64_t n) {
-  Vector u = hn::Zero(Floats());
+  Vector u = LoadN(weight_t + in.W * channels + c, n);
   for (std::int64_t j = 0; j < in.W; ++j) {
     u = hn::MulAdd(LoadN(weight_t + j * channels + c, n), in.Load(t - in.W + 1 + j, c, n), u);
   }
@@ -82,6 +82,8 @@ void ConvBackward(const float* x, std::int64_t x_ld, const float* weight_t, cons
         float* sum = dweight_t + j * channels + begin + i;
         StoreN(hn::MulAdd(v, in.Load(t - W + 1 + j, begin + i, n), LoadN(sum, n)), sum, n);
       }
+      float* bias_sum = dweight_t + W * channels + begin + i;
+      StoreN(hn::Add(v, LoadN(bias_sum, n)), bias_sum, n);
     });
   }
   for (std::int64_t t = 0; t < length; ++t) {
@@ -118,33 +120,38 @@ namespace {
 
 constexpr std::int64_t kChannelBlock = 64;
 
-// [channels][W] as [W][channels], so that channels fill vectors.
-std::vector<float>& transposed(const float* weight, std::int64_t channels, std::int64_t W) {
+// [channels][W] as [W][channels], so that channels fill vectors; then the bias, or zeros.
+std::vector<float>& transposed(const ConstTensorView& weight, const ConstTensorView& bias) {
+  const std::int64_t channels = weight.extent(0);
+  const std::int64_t W = weight.extent(1);
   thread_local std::vector<float> out;
-  out.resize(static_cast<std::size_t>(channels * W));
+  out.resize(static_cast<std::size_t>(channels * (W + 1)));
   for (std::int64_t c = 0; c < channels; ++c) {
-    for (std::int64_t j = 0; j < W; ++j) out[static_cast<std::size_t>(j * channels + c)] = weight[c * W + j];
+    for (std::int64_t j = 0; j < W; ++j) out[static_cast<std::size_t>(j * channels + c)] = floats(weight)[c * W + j];
+    out[static_cast<std::size_t>(W * channels + c)] = bias ? floats(bias)[c] : 0.0F;
   }
   return out;
 }
 
-void check_conv(const ConstTensorView& x, const ConstTensorView& weight, std::span<const std::int64_t> offsets) {
+void check_conv(const ConstTensorView& x, const ConstTensorView& weight, const ConstTensorView& bias,
+                std::span<const std::int64_t> offsets) {
   cpu::check_matrix(x, "x");
   cpu::check_matrix(weight, "weight");
   require(weight.contiguous() && weight.extent(0) == x.extent(1), "short_conv: weight {} does not fit x {}",
           weight.shape.text(), x.shape.text());
+  if (bias) cpu::check_vector(bias, weight.extent(0), "bias");
   require(!offsets.empty() && offsets.back() <= x.extent(0), "short_conv: offsets do not fit x {}", x.shape.text());
 }
 
 }  // namespace
 
 void cpu::short_conv_forward(const Device& device, const ShortConvForward& args) {
-  check_conv(args.x, args.weight, args.offsets);
+  check_conv(args.x, args.weight, args.bias, args.offsets);
   cpu::check_matrix(args.y, "y");
   const std::int64_t channels = args.weight.extent(0);
   const std::int64_t W = args.weight.extent(1);
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
-  const float* weight_t = transposed(floats(args.weight), channels, W).data();
+  const float* weight_t = transposed(args.weight, args.bias).data();
   const std::int64_t blocks = ceil_div(channels, kChannelBlock);
   const auto run = cpu::conv_forward();
   parallel_for(sequences * blocks, thread_count(device.threads), [&](std::int64_t index, int /*worker*/) {
@@ -159,21 +166,22 @@ void cpu::short_conv_forward(const Device& device, const ShortConvForward& args)
 }
 
 void cpu::short_conv_backward(const Device& device, const ShortConvBackward& args) {
-  check_conv(args.x, args.weight, args.offsets);
+  check_conv(args.x, args.weight, args.bias, args.offsets);
   cpu::check_matrix(args.dy, "dy");
   cpu::check_matrix(args.dx, "dx");
+  if (args.bias) cpu::check_vector(args.dbias, args.weight.extent(0), "dbias");
   const std::int64_t channels = args.weight.extent(0);
   const std::int64_t W = args.weight.extent(1);
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
-  const float* weight_t = transposed(floats(args.weight), channels, W).data();
+  const float* weight_t = transposed(args.weight, args.bias).data();
   std::int64_t longest = 0;
   for (std::int64_t n = 0; n < sequences; ++n) longest = std::max(longest, args.offsets[n + 1] - args.offsets[n]);
   const int threads = thread_count(device.threads);
   const std::int64_t du_size = longest * kChannelBlock;
   thread_local std::vector<float> memory;
-  memory.assign(static_cast<std::size_t>(channels * W + threads * du_size), 0.0F);
+  memory.assign(static_cast<std::size_t>(channels * (W + 1) + threads * du_size), 0.0F);
   float* dweight_t = memory.data();
-  float* du = dweight_t + channels * W;
+  float* du = dweight_t + channels * (W + 1);
   const auto run = cpu::conv_backward();
   parallel_for(ceil_div(channels, kChannelBlock), threads, [&](std::int64_t block, int worker) {
     const std::int64_t begin = block * kChannelBlock;
@@ -187,6 +195,7 @@ void cpu::short_conv_backward(const Device& device, const ShortConvBackward& arg
   float* dweight = floats(args.dweight);
   for (std::int64_t c = 0; c < channels; ++c) {
     for (std::int64_t j = 0; j < W; ++j) dweight[c * W + j] += dweight_t[j * channels + c];
+    if (args.bias) floats(args.dbias)[c] += dweight_t[W * channels + c];
   }
 }
 

@@ -1,6 +1,6 @@
-// y[t] = silu(u[t]),  u[t][c] = sum_j weight[c][j] x[t - W + 1 + j][c]
+// y[t] = silu(u[t]),  u[t][c] = bias[c] + sum_j weight[c][j] x[t - W + 1 + j][c]
 //   backward:  du = dy silu'(u),   dx[t][c] = sum_j weight[c][j] du[t + W - 1 - j][c],   dweight[c][j] += sum_t du[t]
-//   x[...]
+//   x[...],   dbias += sum_t du[t]
 // A thread takes N channels through a tile of tokens, piece by piece: a piece is what the tile and one sequence have in
 // common. It goes kAhead tokens at a time, whose loads are in flight together, with the inputs before them in
 // registers; the tokens just before a tile (in the backward also those just after it) are read twice. Single tokens
@@ -54,9 +54,11 @@ struct Weights {
   static constexpr int kChannels = kConvThreads * N;
   using Stage = float[W][kChannels + 8];  // the 8 keep the taps in different banks
   float values[W][N];
+  float bias[N];
 
-  // All threads of the block; `first` is its first channel.
-  __device__ Weights(const float* weight, std::int64_t first, std::int64_t channels, int taps, Stage& stage) {
+  // All threads of the block; `first` is its first channel. Without a bias it is null.
+  __device__ Weights(const float* weight, const float* bias_of, std::int64_t first, std::int64_t channels, int taps,
+                     Stage& stage) {
     const int count = static_cast<int>(min(std::int64_t{kChannels}, channels - first)) * taps;
     for (int i = static_cast<int>(threadIdx.x); i < W * kChannels; i += kConvThreads) {
       if (taps == W) {
@@ -74,6 +76,9 @@ struct Weights {
 #pragma unroll
       for (int i = 0; i < N; ++i) values[j][i] = stage[j][threadIdx.x * N + i];
     }
+    const std::int64_t c = first + threadIdx.x * N;
+#pragma unroll
+    for (int i = 0; i < N; ++i) bias[i] = bias_of != nullptr && c + i < channels ? bias_of[c + i] : 0.0F;
   }
 };
 
@@ -98,11 +103,11 @@ struct Window {
       for (int i = 0; i < N; ++i) values[j][i] = values[j + kAhead][i];
     }
   }
-  // sum_j weights[j] . value of j - (W - 1) tokens before token k of the group
+  // bias + sum_j weights[j] . value of j - (W - 1) tokens before token k of the group
   __device__ void convolve(const Weights<W, N>& weights, int k, float (&u)[N]) const {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      u[i] = 0;
+      u[i] = weights.bias[i];
 #pragma unroll
       for (int j = 0; j < W; ++j) u[i] = fmaf(weights.values[j][i], values[k + j][i], u[i]);
     }
@@ -132,7 +137,7 @@ struct Window {
 template <class T>
 struct ConvForward {
   Rows<T> x, y;
-  const float* weight;
+  const float *weight, *bias;
   Sequences sequences;
   States states;
   std::int64_t channels;
@@ -148,7 +153,7 @@ __global__ __launch_bounds__(kConvThreads) void conv_forward(ConvForward<T> a) {
       static_cast<unsigned>((a.channels + Weights<W, N>::kChannels - 1) / Weights<W, N>::kChannels);
   const auto tile = static_cast<int>(blockIdx.x / columns);
   const std::int64_t first_channel = std::int64_t{blockIdx.x % columns} * Weights<W, N>::kChannels;
-  const Weights<W, N> weights(a.weight, first_channel, a.channels, a.taps, stage);
+  const Weights<W, N> weights(a.weight, a.bias, first_channel, a.channels, a.taps, stage);
   const std::int64_t c = first_channel + threadIdx.x * N;
   if (c >= a.channels) return;
   const int tile_begin = tile * a.tile;
@@ -231,7 +236,7 @@ __global__ __launch_bounds__(kConvThreads) void conv_step(ConvForward<T> a, Rows
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       past[W - 1][i] = x[i];
-      u[i] = 0.0F;
+      u[i] = a.bias != nullptr ? a.bias[c + i] : 0.0F;
 #pragma unroll
       for (int j = 0; j < W; ++j) u[i] = fmaf(weights[j][i], past[j][i], u[i]);
       u[i] *= sigmoid(u[i]);
@@ -265,9 +270,10 @@ __global__ __launch_bounds__(kConvThreads) void conv_states(ConvForward<Either> 
 template <class T>
 struct ConvBackward {
   Rows<T> x, dy, dx;
-  const float* weight;
+  const float *weight, *bias;
   Sequences sequences;
-  float* partials;  // [tiles][channels][taps]
+  float* partials;       // [tiles][channels][taps]
+  float* bias_partials;  // [tiles][channels]
   std::int64_t channels;
   int rows, tile, taps;
 };
@@ -280,7 +286,7 @@ __global__ __launch_bounds__(kConvThreads, 4) void conv_backward(ConvBackward<T>
       static_cast<unsigned>((a.channels + Weights<W, N>::kChannels - 1) / Weights<W, N>::kChannels);
   const auto tile = static_cast<int>(blockIdx.x / columns);
   const std::int64_t first_channel = std::int64_t{blockIdx.x % columns} * Weights<W, N>::kChannels;
-  const Weights<W, N> weights(a.weight, first_channel, a.channels, a.taps, stage);
+  const Weights<W, N> weights(a.weight, a.bias, first_channel, a.channels, a.taps, stage);
   const std::int64_t c = first_channel + threadIdx.x * N;
   if (c >= a.channels) return;
   const int tile_begin = tile * a.tile;
@@ -288,6 +294,7 @@ __global__ __launch_bounds__(kConvThreads, 4) void conv_backward(ConvBackward<T>
   Window<W, N> window;  // of x
   Window<W, N> du;
   float dw[W][N] = {};
+  float dbias[N] = {};
   int n = a.sequences.of(tile_begin);
   for (int begin = tile_begin; begin < tile_end; ++n) {
     const int sequence_end = a.sequences.end(n, a.rows);
@@ -319,6 +326,8 @@ __global__ __launch_bounds__(kConvThreads, 4) void conv_backward(ConvBackward<T>
 #pragma unroll
             for (int i = 0; i < N; ++i) fresh[i] = dy[k][i] * silu_slope(u[i], sigmoid(u[i]));
             if (whole.value || t < end) {
+#pragma unroll
+              for (int i = 0; i < N; ++i) dbias[i] += fresh[i];
 #pragma unroll
               for (int j = 0; j < W; ++j) {
 #pragma unroll
@@ -353,6 +362,7 @@ __global__ __launch_bounds__(kConvThreads, 4) void conv_backward(ConvBackward<T>
   float* out = a.partials + (tile * a.channels + c) * a.taps;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
+    if (a.bias != nullptr) a.bias_partials[tile * a.channels + c + i] = dbias[i];
     if (W == 4 && a.taps == 4) {
       reinterpret_cast<float4*>(out)[i] = {dw[0][i], dw[1 % W][i], dw[2 % W][i], dw[3 % W][i]};
       continue;
@@ -380,13 +390,15 @@ void with_conv(DType dtype, std::int64_t taps, bool vectors, const Body& body) {
   with_access(std::integral_constant<int, static_cast<int>(kMaxConvWidth)>());
 }
 
-void check_conv(const ConstTensorView& x, const ConstTensorView& weight, std::span<const std::int64_t> offsets) {
+void check_conv(const ConstTensorView& x, const ConstTensorView& weight, const ConstTensorView& bias,
+                std::span<const std::int64_t> offsets) {
   check_matrix(x, "x");
   check_matrix(weight, "weight");
   require(weight.dtype == DType::f32 && weight.contiguous() && weight.extent(0) == x.extent(1),
           "short_conv: weight {} {} does not fit x {}", name_of(weight.dtype), weight.shape.text(), x.shape.text());
   require(weight.extent(1) >= 1 && weight.extent(1) <= kMaxConvWidth, "short_conv: {} taps, expected 1 to {}",
           weight.extent(1), kMaxConvWidth);
+  if (bias) check_vector(bias, weight.extent(0), "bias");
   require(!offsets.empty(), "short_conv: there are no offsets");
   require(x.extent(0) < (std::int64_t{1} << 30), "short_conv: {} rows are too many for one launch", x.extent(0));
 }
@@ -399,7 +411,7 @@ constexpr std::int64_t kShortSequence = 8;
 }  // namespace
 
 void short_conv_forward(const Context& context, const ShortConvForward& args) {
-  check_conv(args.x, args.weight, args.offsets);
+  check_conv(args.x, args.weight, args.bias, args.offsets);
   check_matrix(args.y, args.x.shape, "y");
   check_same_type("short_conv", args.x, {args.y});
   const std::int64_t rows = args.x.extent(0);
@@ -426,6 +438,7 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
     return ConvForward<T>{rows_of<T>(args.x),
                           rows_of<T>(args.y),
                           floats(args.weight),
+                          floats(args.bias),
                           {args.offsets.data(), static_cast<int>(sequences)},
                           states,
                           channels,
@@ -469,11 +482,12 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
 }
 
 void short_conv_backward(const Context& context, const ShortConvBackward& args, std::span<std::byte> workspace) {
-  check_conv(args.x, args.weight, args.offsets);
+  check_conv(args.x, args.weight, args.bias, args.offsets);
   check_matrix(args.dy, args.x.shape, "dy");
   check_matrix(args.dx, args.x.shape, "dx");
   check_same_type("short_conv", args.x, {args.dy, args.dx});
   check_vector(args.dweight, args.weight.shape.elements(), "dweight");
+  if (args.bias) check_vector(args.dbias, args.weight.extent(0), "dbias");
   check_workspace(workspace, short_conv_backward_workspace(args));
   const std::int64_t rows = args.x.extent(0);
   const std::int64_t channels = args.weight.extent(0);
@@ -482,6 +496,7 @@ void short_conv_backward(const Context& context, const ShortConvBackward& args, 
   if (rows == 0 || channels == 0 || sequences == 0) return;
   const std::int64_t tiles = partial_count(rows, kLeastBackwardTile);
   auto* partials = reinterpret_cast<float*>(workspace.data());
+  float* bias_partials = partials + tiles * channels * taps;
   with_conv<4>(args.x.dtype, taps, aligned(4, {args.x, args.dy, args.dx}), [&](auto type, auto width, auto access) {
     using T = typename decltype(type)::type;
     constexpr int W = decltype(width)::value;
@@ -490,8 +505,10 @@ void short_conv_backward(const Context& context, const ShortConvBackward& args, 
                             rows_of<T>(args.dy),
                             rows_of<T>(args.dx),
                             floats(args.weight),
+                            floats(args.bias),
                             {args.offsets.data(), static_cast<int>(sequences)},
                             partials,
+                            bias_partials,
                             channels,
                             static_cast<int>(rows),
                             static_cast<int>(ceil_div(rows, tiles)),
@@ -502,11 +519,12 @@ void short_conv_backward(const Context& context, const ShortConvBackward& args, 
     check_launch("short_conv_backward");
   });
   add_partials(context, partials, tiles, channels * taps, floats(args.dweight));
+  if (args.bias) add_partials(context, bias_partials, tiles, channels, floats(args.dbias));
 }
 
 std::size_t short_conv_backward_workspace(const ShortConvBackward& args) {
-  return static_cast<std::size_t>(partial_count(args.x.extent(0), kLeastBackwardTile) * args.weight.shape.elements()) *
-         sizeof(float);
+  const std::int64_t sums = args.weight.shape.elements() + (args.bias ? args.weight.extent(0) : 0);
+  return static_cast<std::size_t>(partial_count(args.x.extent(0), kLeastBackwardTile) * sums) * sizeof(float);
 }
 
 }  // namespace qdelta::cuda
