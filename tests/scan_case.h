@@ -153,7 +153,7 @@ inline ScanOutputs run_scan(const ScanCase& c, const Device& device) {
   const ScanTensors in(c);
   ScanOutputs out(c);
   SelectiveScanForward forward{in.inputs(c.shape.offsets), out.y.view(), out.ht.view(), out.chunk_states.view()};
-  AlignedBuffer space(selective_scan_workspace(device, forward));
+  AlignedBuffer space(selective_scan_workspace(device, forward.in, false));
   selective_scan_forward(device, forward, {space.data(), space.size()});
   SelectiveScanBackward backward{in.inputs(c.shape.offsets),
                                  in.dy.view(),
@@ -168,7 +168,7 @@ inline ScanOutputs run_scan(const ScanCase& c, const Device& device) {
                                  out.dskip.view(),
                                  out.ddt_bias.view(),
                                  out.dh0.view()};
-  space = AlignedBuffer(selective_scan_workspace(device, backward));
+  space = AlignedBuffer(selective_scan_workspace(device, backward.in, true));
   std::fill_n(space.data(), space.size(), std::byte{0xff});
   selective_scan_backward(device, backward, {space.data(), space.size()});
   return out;

@@ -23,7 +23,7 @@ void add_bench_model(CLI::App& command, ModelFlags& flags) {
     command.add_option(name, value, help)->group("Model");
   };
   add("--config", flags.file, "config.json (or its folder) to start from, such as configs/340M.json");
-  add("--rule", flags.rule, "The token mixer; without a config q_delta");
+  add("--rule", flags.rule, "The token mixer: a rule, or mamba; without a config q_delta");
   add("--width", flags.hidden_size, fmt::format("Width of the model; without a config {}", kWidth));
   add("--layers", flags.layers, fmt::format("Number of blocks; without a config {}", kLayers));
   add("--heads", flags.heads, fmt::format("Heads; without a config {}", kHeads));
@@ -44,20 +44,26 @@ ModelConfig bench_model(ModelFlags flags) {
 }
 
 std::string describe_model(const ModelConfig& config, std::int64_t parameters) {
-  return fmt::format("{}, {} layers of width {}, {} heads of {} x {}, vocabulary of {}: {} parameters",
-                     traits_of(config.rule).name, config.num_hidden_layers, config.hidden_size, config.value_heads(),
-                     config.head_dim, config.value_dim(), config.vocab_size, parameters);
+  const std::string mixer =
+      config.mixer == Mixer::mamba
+          ? fmt::format("{} channels of {} states", config.inner_width(), config.state_size)
+          : fmt::format("{} heads of {} x {}", config.value_heads(), config.head_dim, config.value_dim());
+  return fmt::format("{}, {} layers of width {}, {}, vocabulary of {}: {} parameters", config.mixer_name(),
+                     config.num_hidden_layers, config.hidden_size, mixer, config.vocab_size, parameters);
 }
 
 nlohmann::ordered_json model_as_json(const ModelConfig& config, std::int64_t parameters) {
-  return {{"rule", traits_of(config.rule).name},
-          {"layers", config.num_hidden_layers},
-          {"width", config.hidden_size},
-          {"heads", config.value_heads()},
-          {"K", config.head_dim},
-          {"V", config.value_dim()},
-          {"vocab_size", config.vocab_size},
-          {"parameters", parameters}};
+  nlohmann::ordered_json json{
+      {"rule", config.mixer_name()}, {"layers", config.num_hidden_layers}, {"width", config.hidden_size}};
+  if (config.mixer == Mixer::mamba) {
+    json.update(nlohmann::ordered_json{{"inner_width", config.inner_width()}, {"state_size", config.state_size}});
+  } else {
+    json.update(
+        nlohmann::ordered_json{{"heads", config.value_heads()}, {"K", config.head_dim}, {"V", config.value_dim()}});
+  }
+  json["vocab_size"] = config.vocab_size;
+  json["parameters"] = parameters;
+  return json;
 }
 
 void write_report(const std::string& path, const nlohmann::ordered_json& json) {

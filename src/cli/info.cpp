@@ -75,6 +75,8 @@ void print_for_people() {
   for (const RuleTraits& rule : kRuleTraits) {
     fmt::print("  {:<14}{:<18}{}\n", rule.name, rule.title, rule.formula);
   }
+  fmt::print("  {:<14}{:<18}{}\n", "mamba", "Mamba",
+             "h = exp(dt A) h + dt B x for each channel: a mixer of models only");
 }
 
 nlohmann::ordered_json for_machines() {

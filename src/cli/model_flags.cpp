@@ -13,7 +13,7 @@ void ModelFlags::add_to(CLI::App& command) {
   };
   add("--model-config", file,
       "config.json (or its folder) to start from; without it a small model of 4 layers, width 256");
-  add("--rule", rule, "The token mixer: q_delta, gated_delta, delta, longhorn, mamba2, retnet or linear");
+  add("--rule", rule, "The token mixer: q_delta, gated_delta, delta, longhorn, mamba2, retnet, linear or mamba");
   add("--vocab-size", vocab_size, "Default: the tokenizer's");
   add("--hidden-size", hidden_size, "Width of the model");
   add("--layers", layers, "Number of blocks");
@@ -22,6 +22,9 @@ void ModelFlags::add_to(CLI::App& command) {
   add("--head-dim", head_dim, "Width of a key head");
   add("--expand-v", expand_v, "Width of a value head, as a multiple of --head-dim");
   add("--conv-size", conv_size, "Tokens of the short convolution");
+  add("--expand", expand, "mamba: inner width, as a multiple of --hidden-size");
+  add("--state-size", state_size, "mamba: states of a channel");
+  add("--dt-rank", dt_rank, "mamba: rank of a token's step sizes; default a sixteenth of --hidden-size");
   add("--mlp-width", mlp_width, "Width of the MLP; default from the width of the model");
   add("--mlp", mlp, "false: blocks without an MLP");
   add("--gate", gate, "false: no output gate");
@@ -48,11 +51,7 @@ ModelConfig ModelFlags::config(std::int64_t vocabulary) const {
   const auto set = [](auto& field, const auto& flag) {
     if (flag) field = *flag;
   };
-  if (rule) {
-    const auto found = rule_from_name(*rule);
-    require(found.has_value(), "'{}' is no rule; see qdelta info", *rule);
-    config.rule = *found;
-  }
+  if (rule) config.choose_mixer(*rule);
   set(config.vocab_size, vocab_size);
   set(config.hidden_size, hidden_size);
   set(config.num_hidden_layers, layers);
@@ -61,6 +60,9 @@ ModelConfig ModelFlags::config(std::int64_t vocabulary) const {
   set(config.head_dim, head_dim);
   set(config.expand_v, expand_v);
   set(config.conv_size, conv_size);
+  set(config.expand, expand);
+  set(config.state_size, state_size);
+  set(config.dt_rank, dt_rank);
   set(config.intermediate_size, mlp_width);
   set(config.use_mlp, mlp);
   set(config.use_gate, gate);

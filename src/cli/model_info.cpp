@@ -24,10 +24,16 @@ std::int64_t activation_bytes(const ParameterLayout& layout, std::int64_t batch,
   return static_cast<std::int64_t>(ModelRunner::training_bytes(layout, {}, batch, tokens, recompute));
 }
 
-// As ModelStates lays them out.
 std::int64_t state_bytes(const ModelConfig& c) {
-  const std::int64_t conv = c.use_short_conv ? (c.conv_size - 1) * (2 * c.key_width() + c.value_width()) : 0;
-  return c.num_hidden_layers * (conv + c.value_heads() * c.head_dim * c.value_dim()) * kFloat;
+  return c.num_hidden_layers * (c.conv_states(1).elements() + c.recurrent_states(1).elements()) * kFloat;
+}
+
+std::string heads_text(const ModelConfig& c) {
+  if (c.value_heads() == c.num_heads) {
+    return fmt::format("{}, keys of {}, values of {}", c.num_heads, c.head_dim, c.value_dim());
+  }
+  return fmt::format("{} of keys ({} wide), {} of values ({} wide)", c.num_heads, c.head_dim, c.value_heads(),
+                     c.value_dim());
 }
 
 ModelSizes sizes_of(const ParameterLayout& layout, std::int64_t batch, std::int64_t tokens) {
@@ -58,12 +64,13 @@ void print_for_people(const ModelInfoOptions& options, const ModelConfig& c, con
   const auto line = [](const char* label, const std::string& text) { fmt::print("{:<16}{}\n", label, text); };
   const std::int64_t fixed = 2 * sizes.weight_bytes + sizes.optimizer_bytes;
   fmt::print("{}\n\n", options.model);
-  line("Rule", fmt::format("{} ({})", traits_of(c.rule).title, traits_of(c.rule).name));
+  line("Rule", fmt::format("{} ({})", c.mixer_title(), c.mixer_name()));
   line("Layers", fmt::format("{} of width {}", c.num_hidden_layers, c.hidden_size));
-  line("Heads", c.value_heads() == c.num_heads
-                    ? fmt::format("{}, keys of {}, values of {}", c.num_heads, c.head_dim, c.value_dim())
-                    : fmt::format("{} of keys ({} wide), {} of values ({} wide)", c.num_heads, c.head_dim,
-                                  c.value_heads(), c.value_dim()));
+  if (c.mixer == Mixer::mamba) {
+    line("Channels", fmt::format("{} of {} states, steps of rank {}", c.inner_width(), c.state_size, c.step_rank()));
+  } else {
+    line("Heads", heads_text(c));
+  }
   line("MLP", c.use_mlp ? fmt::format("width {}", c.mlp_width()) : "none");
   line("Vocabulary", fmt::format("{}", c.vocab_size));
   line("Parameters", grouped(sizes.parameters));
@@ -81,31 +88,36 @@ void print_for_people(const ModelInfoOptions& options, const ModelConfig& c, con
                                size_text(fixed + sizes.activation_bytes), size_text(fixed + sizes.recomputed_bytes)));
 }
 
+// The sizes of the mixer.
+nlohmann::ordered_json mixer_sizes(const ModelConfig& c) {
+  if (c.mixer == Mixer::mamba) {
+    return {{"inner_width", c.inner_width()}, {"state_size", c.state_size}, {"dt_rank", c.step_rank()}};
+  }
+  return {{"key_heads", c.num_heads}, {"value_heads", c.value_heads()}, {"K", c.head_dim}, {"V", c.value_dim()}};
+}
+
 nlohmann::ordered_json for_machines(const ModelInfoOptions& options, const ModelConfig& c, const ModelSizes& sizes) {
   const std::int64_t fixed = 2 * sizes.weight_bytes + sizes.optimizer_bytes;
-  return {{"model", options.model},
-          {"rule", traits_of(c.rule).name},
-          {"layers", c.num_hidden_layers},
-          {"width", c.hidden_size},
-          {"key_heads", c.num_heads},
-          {"value_heads", c.value_heads()},
-          {"K", c.head_dim},
-          {"V", c.value_dim()},
-          {"mlp_width", c.mlp_width()},
-          {"vocab_size", c.vocab_size},
-          {"parameters",
-           {{"total", sizes.parameters}, {"embedding", sizes.embedding}, {"head", sizes.head}, {"block", sizes.block}}},
-          {"weight_bytes", sizes.weight_bytes},
-          {"state_bytes", sizes.state_bytes},
-          {"training",
-           {{"batch", options.batch},
-            {"tokens", options.tokens},
-            {"gradient_bytes", sizes.weight_bytes},
-            {"optimizer_bytes", sizes.optimizer_bytes},
-            {"activation_bytes", sizes.activation_bytes},
-            {"activation_bytes_recomputed", sizes.recomputed_bytes},
-            {"total_bytes", fixed + sizes.activation_bytes},
-            {"total_bytes_recomputed", fixed + sizes.recomputed_bytes}}}};
+  nlohmann::ordered_json json{
+      {"model", options.model}, {"rule", c.mixer_name()}, {"layers", c.num_hidden_layers}, {"width", c.hidden_size}};
+  json.update(mixer_sizes(c));
+  json.update(nlohmann::ordered_json{
+      {"mlp_width", c.mlp_width()},
+      {"vocab_size", c.vocab_size},
+      {"parameters",
+       {{"total", sizes.parameters}, {"embedding", sizes.embedding}, {"head", sizes.head}, {"block", sizes.block}}},
+      {"weight_bytes", sizes.weight_bytes},
+      {"state_bytes", sizes.state_bytes},
+      {"training",
+       {{"batch", options.batch},
+        {"tokens", options.tokens},
+        {"gradient_bytes", sizes.weight_bytes},
+        {"optimizer_bytes", sizes.optimizer_bytes},
+        {"activation_bytes", sizes.activation_bytes},
+        {"activation_bytes_recomputed", sizes.recomputed_bytes},
+        {"total_bytes", fixed + sizes.activation_bytes},
+        {"total_bytes_recomputed", fixed + sizes.recomputed_bytes}}}});
+  return json;
 }
 
 }  // namespace

@@ -215,7 +215,7 @@ void run_train(TrainFlags& flags) {
   flags.run.machine_limit = machine_limit(flags, model.layout());
 
   fmt::print("{} parameters, {} ({}), {:.1f} MB of activations\n{}\n", model.layout().parameters(),
-             traits_of(config.rule).title, traits_of(config.rule).name,
+             config.mixer_title(), config.mixer_name(),
              static_cast<double>(ModelRunner::training_bytes(model.layout(), flags.run.device, flags.rows,
                                                              flags.seq_len, flags.run.recompute)) /
                  1e6,

@@ -127,24 +127,17 @@ void check_space(std::span<std::byte> workspace, std::size_t needed) {
 
 }  // namespace
 
-std::size_t selective_scan_workspace(const Device& device, const SelectiveScanForward& args) {
-  check(device, args);
+std::size_t selective_scan_workspace(const Device& device, const SelectiveScanInputs& in, bool backward) {
+  check_sequences(device, in);
 #ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::selective_scan_workspace(args);
+  if (device.gpu != nullptr) return cuda::selective_scan_workspace(in, backward);
 #endif
-  return 0;
-}
-
-std::size_t selective_scan_workspace(const Device& device, const SelectiveScanBackward& args) {
-  check(device, args);
-#ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::selective_scan_workspace(args);
-#endif
-  return cpu::selective_scan_workspace(device, args);
+  return backward ? cpu::selective_scan_backward_workspace(device, in) : 0;
 }
 
 void selective_scan_forward(const Device& device, const SelectiveScanForward& args, std::span<std::byte> workspace) {
-  check_space(workspace, selective_scan_workspace(device, args));
+  check(device, args);
+  check_space(workspace, selective_scan_workspace(device, args.in, false));
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::selective_scan_forward(*device.gpu, args, workspace);
 #endif
@@ -152,7 +145,8 @@ void selective_scan_forward(const Device& device, const SelectiveScanForward& ar
 }
 
 void selective_scan_backward(const Device& device, const SelectiveScanBackward& args, std::span<std::byte> workspace) {
-  check_space(workspace, selective_scan_workspace(device, args));
+  check(device, args);
+  check_space(workspace, selective_scan_workspace(device, args.in, true));
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::selective_scan_backward(*device.gpu, args, workspace);
 #endif

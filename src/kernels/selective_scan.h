@@ -78,8 +78,8 @@ struct SelectiveScanStep {
 void selective_scan_forward(const Device& device, const SelectiveScanForward& args, std::span<std::byte> workspace);
 void selective_scan_backward(const Device& device, const SelectiveScanBackward& args, std::span<std::byte> workspace);
 void selective_scan_step(const Device& device, const SelectiveScanStep& args);
-[[nodiscard]] std::size_t selective_scan_workspace(const Device& device, const SelectiveScanForward& args);
-[[nodiscard]] std::size_t selective_scan_workspace(const Device& device, const SelectiveScanBackward& args);
+// For the forward, or with `backward` for the two of them.
+[[nodiscard]] std::size_t selective_scan_workspace(const Device& device, const SelectiveScanInputs& in, bool backward);
 
 // Floating-point operations per token and channel (multiply and add count as two, exp as one).
 [[nodiscard]] constexpr double scan_forward_flop(double N) { return 7 * N + 8; }

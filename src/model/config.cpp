@@ -1,5 +1,6 @@
 #include "model/config.h"
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <cmath>
@@ -8,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "kernels/selective_scan.h"
 
 namespace qdelta {
 namespace {
@@ -35,27 +37,104 @@ void read(const Json& json, const char* key, std::optional<double>& value) {
   value = number;
 }
 
-Rule rule_of(const Json& json) {
+constexpr std::string_view kMambaName = "mamba";
+
+// The mixer, and what a published Mamba says in its own way.
+void read_mixer(const Json& json, ModelConfig& config) {
   std::string type;
   std::string rule;
   read(json, "model_type", type);
   read(json, "rule", rule);
-  if (rule.empty()) {
-    if (type == "qdelta" || type.empty()) return Rule::q_delta;
-    if (type == "gated_deltanet") return Rule::gated_delta;
+  if (!rule.empty()) {
+    config.choose_mixer(rule);
+  } else if (type == kMambaName) {
+    config.mixer = Mixer::mamba;
+    config.use_mlp = false;
+    config.norm_eps = 1e-5;
+    // Two implementations publish this type. One says layer_norm_epsilon, and leaves out that the head is tied.
+    config.tie_word_embeddings = json.contains("layer_norm_epsilon");
+    read(json, "layer_norm_epsilon", config.norm_eps);
+    read(json, "conv_kernel", config.conv_size);
+    bool use_bias = false;
+    bool use_conv_bias = true;
+    read(json, "use_bias", use_bias);
+    read(json, "use_conv_bias", use_conv_bias);
+    if (use_bias || !use_conv_bias) {
+      fail(Status::unsupported, "config: Mamba is supported with use_bias false and use_conv_bias true only");
+    }
+  } else if (type == "gated_deltanet") {
+    config.rule = Rule::gated_delta;
+  } else if (type != "qdelta" && !type.empty()) {
     fail(Status::unsupported,
-         "config: model_type is '{}'; this engine reads 'qdelta' and 'gated_deltanet', or any with a 'rule' of its own",
+         "config: model_type is '{}'; this engine reads 'qdelta', 'gated_deltanet' and 'mamba', or any with a 'rule' "
+         "of its own",
          type);
   }
-  const auto found = rule_from_name(rule);
-  require(found.has_value(), "config: rule '{}' is not known", rule);
-  return *found;
+}
+
+// A number, or "auto" for 0.
+void read_dt_rank(const Json& json, std::int64_t& value) {
+  const auto found = json.find("time_step_rank");
+  if (found != json.end() && found->is_string() && *found == "auto") {
+    value = 0;
+  } else {
+    read(json, "time_step_rank", value);
+  }
+}
+
+// What Mamba has no use for must not be asked of it.
+void check_mamba(const ModelConfig& c) {
+  require(c.expand > 0 && c.expand <= 1024, "config: expand is {}, which makes no sense", c.expand);
+  require(std::abs(static_cast<double>(c.hidden_size) * c.expand - static_cast<double>(c.inner_width())) < 1e-9 &&
+              c.inner_width() > 0,
+          "config: hidden_size {} times expand {} is no whole number", c.hidden_size, c.expand);
+  require(c.state_size >= 1 && c.state_size <= kMaxScanStates, "config: state_size is {}, expected 1 to {}",
+          c.state_size, kMaxScanStates);
+  require(c.dt_rank >= 0 && c.dt_rank <= c.inner_width(), "config: time_step_rank is {}, which makes no sense",
+          c.dt_rank);
+  require(c.use_short_conv, "config: mamba has no use_short_conv false");
+  require(c.use_gate, "config: mamba has no use_gate false");
+  require(c.use_decay, "config: mamba has no use_decay false");
+  require(!c.allow_neg_eigval, "config: mamba has no allow_neg_eigval");
+  require(!c.fixed_lambda && !c.lamb_bias, "config: mamba has no lambda");
 }
 
 }  // namespace
 
 std::int64_t ModelConfig::value_dim() const {
   return static_cast<std::int64_t>(std::llround(static_cast<double>(head_dim) * expand_v));
+}
+
+std::int64_t ModelConfig::inner_width() const {
+  return static_cast<std::int64_t>(std::llround(static_cast<double>(hidden_size) * expand));
+}
+
+std::string_view ModelConfig::mixer_name() const { return mixer == Mixer::mamba ? kMambaName : traits_of(rule).name; }
+std::string_view ModelConfig::mixer_title() const { return mixer == Mixer::mamba ? "Mamba" : traits_of(rule).title; }
+
+void ModelConfig::choose_mixer(std::string_view name) {
+  const auto found = rule_from_name(name);
+  require(found || name == kMambaName, "'{}' is no rule; there are {}", name, fmt::join(mixer_names(), ", "));
+  mixer = found ? Mixer::recurrence : Mixer::mamba;
+  if (found) rule = *found;
+}
+
+std::vector<std::string_view> mixer_names() {
+  std::vector<std::string_view> names;
+  for (const RuleTraits& traits : kRuleTraits) names.push_back(traits.name);
+  names.push_back(kMambaName);
+  return names;
+}
+
+std::int64_t ModelConfig::conv_channels() const {
+  return mixer == Mixer::mamba ? inner_width() : 2 * key_width() + value_width();
+}
+Shape ModelConfig::conv_states(std::int64_t count) const {
+  return {count, use_short_conv ? conv_size - 1 : 0, conv_channels()};
+}
+Shape ModelConfig::recurrent_states(std::int64_t count) const {
+  if (mixer == Mixer::mamba) return {count, state_size, inner_width()};
+  return {count, value_heads(), head_dim, value_dim()};
 }
 
 std::int64_t ModelConfig::mlp_width() const {
@@ -100,11 +179,18 @@ void ModelConfig::check() const {
           "config: lambda is not finite");
   require(std::isfinite(initializer_range) && initializer_range >= 0, "config: initializer_range is {}",
           initializer_range);
-  require(rule != Rule::mamba2 || use_decay, "config: mamba2 needs its decay");
+  if (mixer == Mixer::mamba) {
+    check_mamba(*this);
+  } else {
+    require(rule != Rule::mamba2 || use_decay, "config: mamba2 needs its decay");
+  }
 
   // Each size may make sense where all of them together do not. In floating point: the product may have any size.
   const auto number = [](std::int64_t value) { return static_cast<double>(value); };
-  const double columns = 2 * number(num_heads) * number(head_dim) + 3 * number(value_heads()) * number(value_dim());
+  const double columns =
+      mixer == Mixer::mamba
+          ? number(inner_width()) * (3 + 2 * number(step_rank() + 2 * state_size) / number(hidden_size))
+          : 2 * number(num_heads) * number(head_dim) + 3 * number(value_heads()) * number(value_dim());
   const double block = columns * number(hidden_size + conv_size) + 3 * number(mlp_width()) * number(hidden_size);
   const double total = 2 * number(vocab_size) * number(hidden_size) + number(num_hidden_layers) * block;
   require(total < 0x1p42,
@@ -116,7 +202,7 @@ void ModelConfig::check() const {
 ModelConfig config_from_json(const Json& json) {
   require(json.is_object(), "config: the file holds no JSON object");
   ModelConfig config;
-  config.rule = rule_of(json);
+  read_mixer(json, config);
   read(json, "vocab_size", config.vocab_size);
   read(json, "hidden_size", config.hidden_size);
   read(json, "num_hidden_layers", config.num_hidden_layers);
@@ -129,8 +215,12 @@ ModelConfig config_from_json(const Json& json) {
   read(json, "use_gate", config.use_gate);
   read(json, "allow_neg_eigval", config.allow_neg_eigval);
   read(json, "hidden_ratio", config.hidden_ratio);
-  read(json, "intermediate_size", config.intermediate_size);
   read(json, "use_mlp", config.use_mlp);
+  // In a published Mamba's file it is the inner width, which expand says.
+  if (!config.published_mamba()) read(json, "intermediate_size", config.intermediate_size);
+  read(json, "expand", config.expand);
+  read(json, "state_size", config.state_size);
+  read_dt_rank(json, config.dt_rank);
   read(json, "norm_eps", config.norm_eps);
   read(json, "tie_word_embeddings", config.tie_word_embeddings);
   read(json, "initializer_range", config.initializer_range);
@@ -147,8 +237,36 @@ ModelConfig config_from_json(const Json& json) {
   return config;
 }
 
+namespace {
+
+// As the published implementation of Mamba has it.
+nlohmann::ordered_json mamba_to_json(const ModelConfig& config) {
+  return {{"model_type", "mamba"},
+          {"architectures", {"MambaForCausalLM"}},
+          {"vocab_size", config.vocab_size},
+          {"hidden_size", config.hidden_size},
+          {"num_hidden_layers", config.num_hidden_layers},
+          {"state_size", config.state_size},
+          {"expand", config.expand == std::floor(config.expand) ? Json(config.inner_width() / config.hidden_size)
+                                                                : Json(config.expand)},
+          {"conv_kernel", config.conv_size},
+          {"time_step_rank", config.step_rank()},
+          {"use_bias", false},
+          {"use_conv_bias", true},
+          {"hidden_act", "silu"},
+          {"norm_eps", config.norm_eps},
+          {"tie_word_embeddings", config.tie_word_embeddings},
+          {"initializer_range", config.initializer_range},
+          {"bos_token_id", config.bos_token_id},
+          {"eos_token_id", config.eos_token_id}};
+}
+
+}  // namespace
+
 nlohmann::ordered_json config_to_json(const ModelConfig& config) {
-  const bool gated_deltanet = config.rule == Rule::gated_delta;
+  if (config.published_mamba()) return mamba_to_json(config);
+  const bool mamba = config.mixer == Mixer::mamba;
+  const bool gated_deltanet = !mamba && config.rule == Rule::gated_delta;
   nlohmann::ordered_json json{
       {"model_type", gated_deltanet ? "gated_deltanet" : "qdelta"},
       {"architectures", {gated_deltanet ? "GatedDeltaNetForCausalLM" : "QDeltaForCausalLM"}},
@@ -175,7 +293,12 @@ nlohmann::ordered_json config_to_json(const ModelConfig& config) {
       {"lamb_bias", config.lamb_bias ? Json(*config.lamb_bias) : Json()},
   };
   // Keys of ours appear only where the published implementations would not understand the model anyway.
-  if (config.rule != Rule::q_delta && !gated_deltanet) json["rule"] = traits_of(config.rule).name;
+  if (mamba || (config.rule != Rule::q_delta && !gated_deltanet)) json["rule"] = config.mixer_name();
+  if (mamba) {
+    json["expand"] = config.expand;
+    json["state_size"] = config.state_size;
+    json["time_step_rank"] = config.dt_rank > 0 ? Json(config.dt_rank) : Json("auto");
+  }
   if (!config.use_mlp) json["use_mlp"] = false;
   if (config.fixed_lambda) json["fixed_lambda"] = *config.fixed_lambda;
   if (!config.use_decay) json["use_decay"] = false;

@@ -6,10 +6,16 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "core/tensor.h"
 #include "rule/rule.h"
 
 namespace qdelta {
+
+// What mixes the tokens of a block: the recurrence, by one of its rules, or the selective scan of Mamba.
+enum class Mixer : int { recurrence, mamba };
 
 struct ModelConfig {
   std::int64_t vocab_size = 32000;
@@ -32,10 +38,32 @@ struct ModelConfig {
   std::int64_t bos_token_id = 1;
   std::int64_t eos_token_id = 2;
 
-  Rule rule = Rule::q_delta;           // from model_type, or our key "rule"
+  Mixer mixer = Mixer::recurrence;     // these two from model_type, or our key "rule"
+  Rule rule = Rule::q_delta;           // of the recurrence
   std::optional<double> lamb_bias;     // the published constant, -b; missing: b is a learned parameter, from -0.8
   std::optional<double> fixed_lambda;  // ours, an ablation: lambda has this value everywhere
   bool use_decay = true;               // ours, an ablation: false keeps g = 0 in the gated rules
+
+  // Mamba's own. Of the keys above it reads those of the model, the convolution's size and the MLP's.
+  double expand = 2;  // inner width = hidden_size * expand
+  std::int64_t state_size = 16;
+  std::int64_t dt_rank = 0;  // 0 ("auto" in the file): hidden_size / 16, rounded up
+
+  [[nodiscard]] std::int64_t inner_width() const;
+  [[nodiscard]] std::int64_t step_rank() const { return dt_rank > 0 ? dt_rank : (hidden_size + 15) / 16; }
+
+  // The mixer's name in files and on the command line, and in the paper: a rule's, or Mamba's.
+  [[nodiscard]] std::string_view mixer_name() const;
+  [[nodiscard]] std::string_view mixer_title() const;
+  // Throws where there is none of that name.
+  void choose_mixer(std::string_view name);
+
+  // Of a block: the channels of its convolution, and the shapes of a pool of `count` states.
+  [[nodiscard]] std::int64_t conv_channels() const;
+  [[nodiscard]] Shape conv_states(std::int64_t count) const;
+  [[nodiscard]] Shape recurrent_states(std::int64_t count) const;
+  // Mamba without an MLP is the published model, whose folders have keys and names of their own.
+  [[nodiscard]] bool published_mamba() const { return mixer == Mixer::mamba && !use_mlp; }
 
   [[nodiscard]] std::int64_t value_heads() const { return num_v_heads > 0 ? num_v_heads : num_heads; }
   [[nodiscard]] std::int64_t value_dim() const;  // of one head
@@ -55,6 +83,9 @@ struct ModelConfig {
 
 // The initial value of the learned bias of lambda.
 inline constexpr double kLambdaBias = -0.8;
+
+// The names of all mixers, rules first.
+[[nodiscard]] std::vector<std::string_view> mixer_names();
 
 [[nodiscard]] ModelConfig config_from_json(const nlohmann::json& json);
 [[nodiscard]] nlohmann::ordered_json config_to_json(const ModelConfig& config);

@@ -3,12 +3,18 @@
 #pragma once
 
 #include "kernels/kernels.h"
+#include "kernels/selective_scan.h"
 #include "model/parameters.h"
 
 namespace qdelta {
 
-// Of the recurrence of all blocks, per token, in its chunk form.
+// Of the recurrence of all blocks, per token, in its chunk form; of the scan, where that is the mixer.
 [[nodiscard]] inline double recurrence_flop_per_token(const ModelConfig& c, bool backward) {
+  if (c.mixer == Mixer::mamba) {
+    const auto N = static_cast<double>(c.state_size);
+    return (backward ? scan_backward_flop(N) : scan_forward_flop(N)) *
+           static_cast<double>(c.inner_width() * c.num_hidden_layers);
+  }
   const auto K = static_cast<double>(c.head_dim);
   const auto V = static_cast<double>(c.value_dim());
   const double flop = backward ? chunk_backward_flop(K, V, kDefaultChunk) : chunk_forward_flop(K, V, kDefaultChunk);

@@ -50,11 +50,9 @@ void DeviceWeights::download(LanguageModel& model) const {
 }
 
 ModelStates::ModelStates(const ModelConfig& c, std::int64_t count, const Device& where) : device(where) {
-  const std::int64_t channels = 2 * c.key_width() + c.value_width();
-  const std::int64_t width = c.use_short_conv ? c.conv_size : 1;
   for (std::int64_t i = 0; i < c.num_hidden_layers; ++i) {
-    conv.emplace_back(device, DType::f32, Shape{count, width - 1, channels});
-    recurrent.emplace_back(device, DType::f32, Shape{count, c.value_heads(), c.head_dim, c.value_dim()});
+    conv.emplace_back(device, DType::f32, c.conv_states(count));
+    recurrent.emplace_back(device, DType::f32, c.recurrent_states(count));
   }
 }
 
@@ -112,12 +110,6 @@ TensorView rows_of(const TensorView& matrix, std::int64_t begin, std::int64_t co
   return view;
 }
 
-std::int64_t chunk_count(std::span<const std::int64_t> offsets) {
-  std::int64_t sum = 0;
-  for (std::size_t n = 1; n < offsets.size(); ++n) sum += ceil_div(offsets[n] - offsets[n - 1], kDefaultChunk);
-  return sum;
-}
-
 }  // namespace
 
 // Views into the runner's memory for one shape. In training every block has activations of its own, or with
@@ -173,8 +165,10 @@ ModelRunner::~ModelRunner() = default;
 
 std::size_t ModelRunner::training_bytes(const ParameterLayout& layout, const Device& device, std::int64_t batch,
                                         std::int64_t tokens, bool recompute) {
+  std::vector<std::int64_t> offsets;
+  for (std::int64_t n = 0; n <= batch; ++n) offsets.push_back(n * tokens);
   BumpAllocator counter(nullptr);
-  (void)Plan(layout, device, batch * tokens, batch * ceil_div(tokens, kDefaultChunk), true, recompute, counter);
+  (void)Plan(layout, device, batch * tokens, kept_states(layout.config, offsets), true, recompute, counter);
   return counter.used();
 }
 
@@ -189,7 +183,7 @@ void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots&
               input.offsets.back() == static_cast<std::int64_t>(input.ids.size()),
           "the offsets of the sequences do not span the {} tokens", input.ids.size());
   const auto rows = static_cast<std::int64_t>(input.ids.size());
-  const std::int64_t chunks = chunk_count(input.offsets);
+  const std::int64_t chunks = kept_states(model_.config(), input.offsets);
   if (plan_ == nullptr || plan_->rows != rows || plan_->chunks != chunks || plan_->training != training) {
     BumpAllocator counter(nullptr);
     (void)Plan(model_.layout(), device_, rows, chunks, training, recompute_, counter);
@@ -201,10 +195,9 @@ void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots&
   batch_ = {input.offsets, offsets_(device_, input.offsets)};
   device_ids_ = ids_(device_, input.ids);
   device_slots_ = slots_(device_, states.slots);
-  const std::size_t workspace = model_.blocks()[0].recurrence_workspace(
-      device_, batch_, plan_->block_at(0), plan_->scratch, state_of_block(states, 0), training);
-  recurrence_memory_.grow(device_, workspace);
-  plan_->scratch.recurrence = {recurrence_memory_.data(), recurrence_memory_.size()};
+  workspace_.grow(device_, model_.blocks()[0].workspace(device_, weights_->get(), batch_, plan_->block_at(0),
+                                                        plan_->scratch, state_of_block(states, 0), training));
+  plan_->scratch.workspace = {workspace_.data(), workspace_.size()};
 }
 
 void ModelRunner::run_blocks(const ModelInput& input, bool training, const StateSlots& states) {

@@ -59,8 +59,8 @@ class DeviceWeights {
 // A pool of recurrent states, one tensor of each kind per block. A state is what a prefix leaves behind, whatever its
 // length: all zeros for no prefix at all.
 struct ModelStates {
-  std::vector<DeviceTensor> conv;       // [P, conv_size - 1, channels]
-  std::vector<DeviceTensor> recurrent;  // [P, HV, K, V]
+  std::vector<DeviceTensor> conv;       // as ModelConfig::conv_states
+  std::vector<DeviceTensor> recurrent;  // as ModelConfig::recurrent_states
   Device device;
 
   ModelStates(const ModelConfig& config, std::int64_t count, const Device& where = {});
@@ -147,7 +147,7 @@ class ModelRunner {
   Device device_;
   bool recompute_;
   DeviceBuffer memory_;
-  DeviceBuffer recurrence_memory_;
+  DeviceBuffer workspace_;  // of the mixers
   Uploaded<std::int32_t> ids_, targets_, last_rows_;
   Uploaded<std::int64_t> offsets_, slots_;
   std::span<const std::int32_t> device_ids_;

@@ -49,12 +49,9 @@ class Placer {
   std::int64_t end_ = 0;
 };
 
-BlockLayout place_block(const ModelConfig& c, const std::string& prefix, Placer& place) {
-  BlockLayout block;
+void place_recurrence(const ModelConfig& c, const std::string& prefix, Placer& place, BlockLayout& block) {
   const std::int64_t D = c.hidden_size;
   const std::int64_t HV = c.value_heads();
-  block.attn_norm = place.tensor(prefix + "attn_norm.weight", {D});
-
   place.align();
   block.projections.offset = place.end();
   const auto project = [&](const char* name, std::int64_t width) {
@@ -90,6 +87,37 @@ BlockLayout place_block(const ModelConfig& c, const std::string& prefix, Placer&
   if (c.learns_lambda_bias()) block.lambda_bias = place.tensor(prefix + "attn.lamb_bias", {1});
   block.out_norm = place.tensor(prefix + "attn.o_norm.weight", {c.value_dim()});
   block.out = place.tensor(prefix + "attn.o_proj.weight", {D, c.value_width()});
+}
+
+void place_mamba(const ModelConfig& c, const std::string& prefix, Placer& place, BlockLayout& block) {
+  const std::int64_t D = c.hidden_size;
+  const std::int64_t inner = c.inner_width();
+  const auto mixer = [&](const char* name, const Shape& shape) {
+    return place.tensor(prefix + "mixer." + name, shape);
+  };
+  block.projected = 2 * inner;
+  block.gate_at = inner;
+  block.projections = mixer("in_proj.weight", {block.projected, D});
+  block.conv = mixer("conv1d.weight", {inner, 1, c.conv_size});
+  block.conv.shape = {inner, c.conv_size};
+  block.conv_bias = mixer("conv1d.bias", {inner});
+  block.low = mixer("x_proj.weight", {c.step_rank() + 2 * c.state_size, inner});
+  block.dt = mixer("dt_proj.weight", {inner, c.step_rank()});
+  block.dt_bias = mixer("dt_proj.bias", {inner});
+  block.A_log = mixer("A_log", {inner, c.state_size});
+  block.skip = mixer("D", {inner});
+  block.out = mixer("out_proj.weight", {D, inner});
+}
+
+BlockLayout place_block(const ModelConfig& c, const std::string& prefix, Placer& place) {
+  BlockLayout block;
+  const std::int64_t D = c.hidden_size;
+  block.attn_norm = place.tensor(prefix + (c.published_mamba() ? "norm.weight" : "attn_norm.weight"), {D});
+  if (c.mixer == Mixer::mamba) {
+    place_mamba(c, prefix, place, block);
+  } else {
+    place_recurrence(c, prefix, place, block);
+  }
   if (c.use_mlp) {
     const std::int64_t F = c.mlp_width();
     block.mlp_norm = place.tensor(prefix + "mlp_norm.weight", {D});
@@ -110,11 +138,12 @@ bool ends_with(const std::string& name, std::string_view end) {
 
 ParameterLayout::ParameterLayout(const ModelConfig& model) : config(model) {
   Placer place(tensors);
-  embeddings = place.tensor("model.embeddings.weight", {config.vocab_size, config.hidden_size});
+  const std::string root = config.published_mamba() ? "backbone." : "model.";
+  embeddings = place.tensor(root + "embeddings.weight", {config.vocab_size, config.hidden_size});
   for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    blocks.push_back(place_block(config, fmt::format("model.layers.{}.", i), place));
+    blocks.push_back(place_block(config, fmt::format("{}layers.{}.", root, i), place));
   }
-  final_norm = place.tensor("model.norm.weight", {config.hidden_size});
+  final_norm = place.tensor(root + (config.published_mamba() ? "norm_f.weight" : "norm.weight"), {config.hidden_size});
   head =
       config.tie_word_embeddings ? embeddings : place.tensor("lm_head.weight", {config.vocab_size, config.hidden_size});
   place.align();
@@ -128,21 +157,29 @@ std::int64_t ParameterLayout::parameters() const {
 }
 
 void initialise(const ParameterLayout& layout, std::uint64_t seed, std::span<float> values) {
+  const ModelConfig& c = layout.config;
   std::fill(values.begin(), values.end(), 0.0F);
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     const NamedSlot& tensor = layout.tensors[i];
     // Every tensor has random numbers of its own: a tensor more or less does not change the others.
     Random random(seed * 0x9e3779b97f4a7c15U + i);
-    const auto fill = [&](const auto& make) {
+    const auto fill = [&](auto make) {
       const auto begin = static_cast<std::size_t>(tensor.slot.offset);
       const auto count = static_cast<std::size_t>(tensor.slot.shape.elements());
       for (float& value : values.subspan(begin, count)) value = static_cast<float>(make());
     };
-    if (ends_with(tensor.name, "norm.weight")) {
+    if (ends_with(tensor.name, "norm.weight") || ends_with(tensor.name, "norm_f.weight") ||
+        ends_with(tensor.name, "mixer.D")) {
       fill([] { return 1.0; });
+    } else if (ends_with(tensor.name, "mixer.A_log")) {
+      fill([&, n = std::int64_t{0}]() mutable { return std::log(1.0 + static_cast<double>(n++ % c.state_size)); });
+    } else if (ends_with(tensor.name, "mixer.conv1d.weight") || ends_with(tensor.name, "mixer.conv1d.bias")) {
+      fill([&] { return (2 * random.uniform() - 1) / std::sqrt(static_cast<double>(c.conv_size)); });
+    } else if (ends_with(tensor.name, "mixer.dt_proj.weight")) {
+      fill([&] { return (2 * random.uniform() - 1) / std::sqrt(static_cast<double>(c.step_rank())); });
     } else if (ends_with(tensor.name, "A_log")) {
       fill([&] { return std::log(16 * (1 - random.uniform())); });
-    } else if (ends_with(tensor.name, "dt_bias")) {
+    } else if (ends_with(tensor.name, "dt_bias") || ends_with(tensor.name, "mixer.dt_proj.bias")) {
       fill([&] {
         // The inverse of softplus, so that the step starts out as dt.
         const double dt = std::exp(std::log(0.001) + random.uniform() * (std::log(0.1) - std::log(0.001)));
@@ -151,7 +188,7 @@ void initialise(const ParameterLayout& layout, std::uint64_t seed, std::span<flo
     } else if (ends_with(tensor.name, "lamb_bias")) {
       fill([] { return kLambdaBias; });
     } else {
-      fill([&] { return layout.config.initializer_range * random.normal(); });
+      fill([&] { return c.initializer_range * random.normal(); });
     }
   }
 }

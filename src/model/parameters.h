@@ -40,12 +40,14 @@ struct NamedSlot {
 
 struct BlockLayout {
   Slot attn_norm, mlp_norm;
-  // The projections of a token, side by side: q, k, v, then the output gate, then the gates a, b, lambda.
+  // The projections of a token, side by side: q, k, v, then the output gate, then the gates a, b, lambda. Mamba's are x
+  // and its gate z.
   Slot projections;  // [sum of widths, hidden]
   std::int64_t q_at = 0, k_at = 0, v_at = 0, gate_at = -1, a_at = -1, b_at = -1, lambda_at = -1;  // columns; -1: none
   std::int64_t projected = 0;  // their total, rounded up: products of odd widths are slow. The rest of the rows is zero
-  Slot conv;                   // [q, k and v channels, conv_size]
+  Slot conv;                   // [q, k and v (Mamba: x) channels, conv_size]
   Slot A_log, dt_bias, lambda_bias;
+  Slot conv_bias, low, dt, skip;  // Mamba: of its convolution; x_proj; dt_proj; D
   Slot out_norm, out;
   Slot gate_up;  // [2 * mlp width, hidden]
   Slot down;
@@ -63,7 +65,8 @@ struct ParameterLayout {
 };
 
 // Fills `values` as the published implementations do: normal with initializer_range, but norms one, A uniform in (0,
-// 16), dt log-uniform in (0.001, 0.1).
+// 16), dt log-uniform in (0.001, 0.1). Mamba's A of state n is n + 1, its D one; its convolution and dt's projection
+// are uniform.
 void initialise(const ParameterLayout& layout, std::uint64_t seed, std::span<float> values);
 
 }  // namespace qdelta

@@ -182,10 +182,10 @@ TEST_F(TrainData, ATargetAccuracyStopsEarly) {
   EXPECT_LT(log("run").size(), 300U);
 }
 
-TEST_F(TrainData, EveryRuleTrains) {
+TEST_F(TrainData, EveryMixerTrains) {
   const std::string text = written("a.txt", sample_text(4000));
-  for (const RuleTraits& rule : kRuleTraits) {
-    const std::string name(rule.name);
+  for (const std::string_view mixer : mixer_names()) {
+    const std::string name(mixer);
     static_cast<void>(run_well(command(name, {"--text", text, "--rule", name, "--lr", "1e-2"}, "20")));
     EXPECT_LT(log(name).back().loss, log(name).front().loss - 0.3) << name;
   }

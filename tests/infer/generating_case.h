@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/byte_tokenizer.h"
@@ -11,9 +12,9 @@
 
 namespace qdelta::testing {
 
-inline ModelConfig speaking_config(Rule rule = Rule::q_delta) {
+inline ModelConfig speaking_config(std::string_view mixer = "q_delta") {
   ModelConfig config;
-  config.rule = rule;
+  config.choose_mixer(mixer);
   config.vocab_size = 258;
   config.hidden_size = 32;
   config.num_hidden_layers = 2;
@@ -24,6 +25,7 @@ inline ModelConfig speaking_config(Rule rule = Rule::q_delta) {
   config.initializer_range = 0.3;  // large, so that what was read matters
   return config;
 }
+inline ModelConfig speaking_config(Rule rule) { return speaking_config(traits_of(rule).name); }
 
 // Random weights, but for the output head: only lower case letters and the space have a logit other than zero, and
 // among so many there is always one above it.

@@ -10,6 +10,7 @@
 #include "cli/cli_testing.h"
 #include "generating_case.h"
 #include "infer/state_file.h"
+#include "mixers.h"
 
 namespace qdelta::testing {
 namespace {
@@ -20,7 +21,7 @@ const std::string kText =
     "The river runs past the mill, and the mill has stood there longer than anyone can remember; its wheel has not "
     "turned for years, but the water has not been told, and so it goes on coming down from the hills in the spring.";
 
-class Generating : public ::testing::TestWithParam<Rule> {
+class Generating : public ::testing::TestWithParam<std::string> {
  protected:
   [[nodiscard]] Generated generate(const Ids& prompt, const GenerationOptions& options) const {
     ModelStates states(model_->config(), 1);
@@ -119,8 +120,9 @@ TEST_P(Generating, GoesOnWhereItStopped) {
   EXPECT_EQ(first.text + second.text, whole.text);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rules, Generating,
-                         ::testing::ValuesIn(quick() ? std::vector<Rule>{Rule::q_delta} : all_rules()), rule_test_name);
+INSTANTIATE_TEST_SUITE_P(Mixers, Generating,
+                         ::testing::ValuesIn(quick() ? std::vector<std::string>{"q_delta", "mamba"} : all_mixers()),
+                         mixer_test_name);
 
 class Ending : public ::testing::Test {
  protected:

@@ -11,7 +11,8 @@
 
 namespace qdelta::testing {
 
-inline constexpr const char* kGoldenModels[] = {"qdelta_tiny", "gated_deltanet_tiny", "qdelta_gva_tied"};
+inline constexpr const char* kGoldenModels[] = {"qdelta_tiny", "gated_deltanet_tiny", "qdelta_gva_tied", "mamba_tiny",
+                                                "mamba_published"};
 
 struct RecordedModel {
   std::unique_ptr<LanguageModel> model;

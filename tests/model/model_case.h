@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "core/random.h"
@@ -9,9 +10,9 @@
 
 namespace qdelta::testing {
 
-inline ModelConfig small_config(Rule rule) {
+inline ModelConfig small_config(std::string_view mixer) {
   ModelConfig config;
-  config.rule = rule;
+  config.choose_mixer(mixer);
   config.vocab_size = 31;
   config.hidden_size = 24;
   config.num_hidden_layers = 2;
@@ -22,6 +23,7 @@ inline ModelConfig small_config(Rule rule) {
   config.initializer_range = 0.3;  // large, so that every path of the gradient carries weight
   return config;
 }
+inline ModelConfig small_config(Rule rule) { return small_config(traits_of(rule).name); }
 
 struct TokenCase {
   std::vector<std::int32_t> ids, targets;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "mixers.h"
 #include "model/golden_model.h"
 #include "model/model_case.h"
 
@@ -80,16 +81,15 @@ void expect_gradients(const ModelConfig& config) {
       closest = std::min(closest, excess);
     }
     loss_at(0);
-    EXPECT_LT(closest, tolerance) << tensor.name << " of " << traits_of(config.rule).name << ", gradient along it "
-                                  << actual;
+    EXPECT_LT(closest, tolerance) << tensor.name << " of " << config.mixer_name() << ", gradient along it " << actual;
   }
 }
 
-class EveryRule : public ::testing::TestWithParam<Rule> {};
+class EveryMixer : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(EveryRule, GradientsOfAllParametersAgreeWithDifferences) { expect_gradients(small_config(GetParam())); }
+TEST_P(EveryMixer, GradientsOfAllParametersAgreeWithDifferences) { expect_gradients(small_config(GetParam())); }
 
-TEST_P(EveryRule, StateCarriesAPrefixExactly) {
+TEST_P(EveryMixer, StateCarriesAPrefixExactly) {
   const ModelConfig config = small_config(GetParam());
   LanguageModel model(config);
   initialise(model.layout(), 3, model.parameters());
@@ -128,12 +128,12 @@ TEST_P(EveryRule, StateCarriesAPrefixExactly) {
   }
 }
 
-TEST_P(EveryRule, ConfigAndCheckpointSurviveARoundTrip) {
+TEST_P(EveryMixer, ConfigAndCheckpointSurviveARoundTrip) {
   ModelConfig config = small_config(GetParam());
-  config.use_mlp = GetParam() != Rule::linear;
+  config.use_mlp = GetParam() != "linear";
   LanguageModel model(config);
   initialise(model.layout(), 4, model.parameters());
-  const std::string folder = ::testing::TempDir() + "qdelta_roundtrip_" + std::string(traits_of(GetParam()).name);
+  const std::string folder = ::testing::TempDir() + "qdelta_roundtrip_" + GetParam();
   save_model(folder, model);
   const auto loaded = load_model(folder);
   EXPECT_EQ(config_to_json(loaded->config()), config_to_json(config));
@@ -141,7 +141,7 @@ TEST_P(EveryRule, ConfigAndCheckpointSurviveARoundTrip) {
   fs::remove_all(folder);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rules, EveryRule, ::testing::ValuesIn(testing::all_rules()), testing::rule_test_name);
+INSTANTIATE_TEST_SUITE_P(Mixers, EveryMixer, ::testing::ValuesIn(testing::all_mixers()), testing::mixer_test_name);
 
 TEST(Model, GradientsOfEveryOptionAgreeWithDifferences) {
   ModelConfig config = small_config(Rule::q_delta);
@@ -167,8 +167,8 @@ TEST(Model, GradientsOfEveryOptionAgreeWithDifferences) {
   expect_gradients(config);
 }
 
-TEST(Model, ThreadsAndRecomputationDoNotChangeABit) {
-  const ModelConfig config = small_config(Rule::q_delta);
+TEST_P(EveryMixer, ThreadsAndRecomputationDoNotChangeABit) {
+  const ModelConfig config = small_config(GetParam());
   LanguageModel model(config);
   initialise(model.layout(), 3, model.parameters());
   const TokenCase batch(5, config.vocab_size, {300, 7, 150});
@@ -220,6 +220,89 @@ TEST(Model, PublishedSizesCountTheirParameters) {
   EXPECT_EQ(ParameterLayout(config).parameters(), 1'387'348'732);
 }
 
+TEST(Model, GradientsOfMambasOptionsAgreeWithDifferences) {
+  ModelConfig config = small_config("mamba");
+  config.use_mlp = false;
+  config.tie_word_embeddings = true;
+  config.expand = 1.5;
+  config.state_size = 5;
+  config.dt_rank = 7;
+  config.conv_size = 3;
+  expect_gradients(config);
+}
+
+// Beside the published models, at their width and depth.
+TEST(Model, MambaHasAboutAsManyParametersAsTheOthers) {
+  ModelConfig config;
+  config.choose_mixer("mamba");
+  // Per block: in_proj and out_proj, the convolution, x_proj, dt_proj, A_log and D; then the norms and the MLP.
+  const std::int64_t mixer = 3 * 2048 * 1024 + 5 * 2048 + 96 * 2048 + 65 * 2048 + 17 * 2048;
+  const std::int64_t block = mixer + 2 * 1024 + 3 * 1024 * 2816;
+  EXPECT_EQ(ParameterLayout(config).parameters(), 21 * block + 2 * 32000 * 1024 + 1024);
+  EXPECT_NEAR(static_cast<double>(ParameterLayout(config).parameters()), 380'017'148, 0.025 * 380'017'148);
+}
+
+TEST(Model, MambaStartsAsInThePaper) {
+  LanguageModel model(small_config("mamba"));
+  initialise(model.layout(), 3, model.parameters());
+  const BlockLayout& block = model.layout().blocks[1];
+  const auto values = [&](const Slot& slot) {
+    return model.parameters().subspan(static_cast<std::size_t>(slot.offset),
+                                      static_cast<std::size_t>(slot.shape.elements()));
+  };
+  for (std::size_t i = 0; i < 48 * 16; ++i) {
+    EXPECT_FLOAT_EQ(std::exp(values(block.A_log)[i]), static_cast<float>(i % 16 + 1));
+  }
+  for (const float value : values(block.skip)) EXPECT_EQ(value, 1.0F);
+  for (const float value : values(block.dt_bias)) {
+    const double dt = std::log1p(std::exp(double{value}));
+    EXPECT_GT(dt, 0.00099);
+    EXPECT_LT(dt, 0.1001);
+  }
+  for (const float value : values(block.dt)) EXPECT_LE(std::abs(value), 1 / std::sqrt(2.0F));  // dt_rank is 2
+}
+
+TEST(Checkpoint, MambaWithoutMlpHasThePublishedNames) {
+  ModelConfig config = small_config("mamba");
+  config.use_mlp = false;
+  LanguageModel model(config);
+  initialise(model.layout(), 4, model.parameters());
+  const std::string folder = ::testing::TempDir() + "qdelta_published_mamba";
+  save_model(folder, model);
+  const SafetensorsFile file = SafetensorsFile::open(folder + "/model.safetensors");
+  EXPECT_EQ(file.view("backbone.embeddings.weight").shape, Shape({31, 24}));
+  EXPECT_EQ(file.view("backbone.layers.1.norm.weight").shape, Shape({24}));
+  EXPECT_EQ(file.view("backbone.layers.1.mixer.in_proj.weight").shape, Shape({96, 24}));
+  EXPECT_EQ(file.view("backbone.layers.1.mixer.conv1d.weight").shape, Shape({48, 1, 4}));
+  EXPECT_EQ(file.view("backbone.layers.1.mixer.conv1d.bias").shape, Shape({48}));
+  EXPECT_EQ(file.view("backbone.layers.1.mixer.x_proj.weight").shape, Shape({34, 48}));
+  EXPECT_EQ(file.view("backbone.layers.1.mixer.dt_proj.weight").shape, Shape({48, 2}));
+  EXPECT_EQ(file.view("backbone.layers.1.mixer.dt_proj.bias").shape, Shape({48}));
+  EXPECT_EQ(file.view("backbone.layers.1.mixer.A_log").shape, Shape({48, 16}));
+  EXPECT_EQ(file.view("backbone.layers.1.mixer.D").shape, Shape({48}));
+  EXPECT_EQ(file.view("backbone.layers.1.mixer.out_proj.weight").shape, Shape({24, 48}));
+  EXPECT_EQ(file.view("backbone.norm_f.weight").shape, Shape({24}));
+  EXPECT_EQ(file.view("lm_head.weight").shape, Shape({31, 24}));
+  EXPECT_EQ(file.names().size(), 3U + 2 * 10);
+  const auto loaded = load_model(folder);
+  EXPECT_EQ(config_to_json(loaded->config()).at("model_type"), "mamba");
+  EXPECT_TRUE(std::equal(model.parameters().begin(), model.parameters().end(), loaded->parameters().begin()));
+  fs::remove_all(folder);
+}
+
+TEST(Config, APublishedMambaIsRead) {
+  const ModelConfig config = config_from_json(nlohmann::json::parse(
+      R"({"model_type": "mamba", "vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 24, "state_size": 16,
+          "expand": 2, "conv_kernel": 4, "intermediate_size": 1536, "time_step_rank": 48, "layer_norm_epsilon": 1e-05,
+          "use_bias": false, "use_conv_bias": true, "hidden_act": "silu"})"));
+  EXPECT_EQ(config.mixer, Mixer::mamba);
+  EXPECT_FALSE(config.use_mlp);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_EQ(config.inner_width(), 1536);
+  EXPECT_EQ(config.norm_eps, 1e-5);
+  EXPECT_EQ(ParameterLayout(config).parameters(), 129'135'360);  // as published: mamba-130m
+}
+
 TEST(Checkpoint, EveryProblemIsNamedInOneError) {
   const std::string folder = ::testing::TempDir() + "qdelta_bad_checkpoint";
   LanguageModel model(small_config(Rule::q_delta));
@@ -268,6 +351,23 @@ TEST(Config, NonsenseIsRefusedByName) {
   EXPECT_NE(message_of("hidden_act", "gelu").find("gelu"), std::string::npos);
   EXPECT_NE(message_of("norm_eps", 0.0).find("norm_eps"), std::string::npos);
   EXPECT_EQ(message_of("unknown_key", 1), "");
+  const auto mamba_message_of = [](const char* key, const nlohmann::json& value) -> std::string {
+    nlohmann::json json = nlohmann::json::parse(config_to_json(small_config("mamba")).dump());
+    json[key] = value;
+    try {
+      (void)config_from_json(json);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(mamba_message_of("time_step_rank", "auto"), "");
+  EXPECT_NE(mamba_message_of("time_step_rank", "wide").find("time_step_rank"), std::string::npos);
+  EXPECT_NE(mamba_message_of("time_step_rank", -1).find("time_step_rank"), std::string::npos);
+  EXPECT_NE(mamba_message_of("state_size", 65).find("state_size"), std::string::npos);
+  EXPECT_NE(mamba_message_of("expand", 1.3).find("expand"), std::string::npos);
+  EXPECT_NE(mamba_message_of("use_gate", false).find("use_gate"), std::string::npos);
+  EXPECT_NE(mamba_message_of("fixed_lambda", 0.5).find("lambda"), std::string::npos);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// Every rule can learn: a batch of random tokens, by heart.
+// Every mixer can learn: a batch of random tokens, by heart.
 #include <gtest/gtest.h>
 
+#include "mixers.h"
 #include "testing.h"
 #include "train/trainer.h"
 
@@ -25,11 +26,11 @@ TokenBatch random_batch() {
   return batch;
 }
 
-class EveryRule : public ::testing::TestWithParam<Rule> {};
+class EveryMixer : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(EveryRule, LearnsABatchByHeart) {
+TEST_P(EveryMixer, LearnsABatchByHeart) {
   ModelConfig config;
-  config.rule = GetParam();
+  config.choose_mixer(GetParam());
   config.vocab_size = 16;
   config.hidden_size = 48;
   config.num_hidden_layers = 2;
@@ -60,7 +61,7 @@ TEST_P(EveryRule, LearnsABatchByHeart) {
   EXPECT_EQ(end.counted, 61);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rules, EveryRule, ::testing::ValuesIn(all_rules()), rule_test_name);
+INSTANTIATE_TEST_SUITE_P(Mixers, EveryMixer, ::testing::ValuesIn(all_mixers()), mixer_test_name);
 
 }  // namespace
 }  // namespace qdelta::testing

@@ -15,6 +15,7 @@ struct Settings {
   bool recompute = false;
   RowOptions row = ShardsOfSteps::kRow;
   std::int64_t save_every = 0;
+  std::string_view mixer = "q_delta";
 };
 
 class Resume : public ::testing::Test {
@@ -23,7 +24,7 @@ class Resume : public ::testing::Test {
   TrainingOutcome run(const std::string& name, const Settings& settings, int threads = 1, std::int64_t last = kSteps) {
     std::atomic<bool> stop = false;
     TrainingOptions options = options_of(name, settings, threads);
-    LanguageModel model(tiny_config());
+    LanguageModel model(tiny_config(settings.mixer));
     initialise(model.layout(), 5, model.parameters());
     const auto checkpoint = newest_checkpoint(options.out);
     const std::int64_t done =
@@ -61,6 +62,8 @@ class Resume : public ::testing::Test {
 };
 
 TEST_F(Resume, GivesTheNumbersOfAnUndisturbedRun) { expect_exact({}); }
+
+TEST_F(Resume, OfMamba) { expect_exact({.mixer = "mamba"}); }
 
 TEST_F(Resume, WithGradientAccumulation) { expect_exact({.accumulate = 3}); }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/random.h"
@@ -21,9 +22,9 @@ namespace qdelta::testing {
 
 inline constexpr std::int32_t kVocabulary = 40;
 
-inline ModelConfig tiny_config(Rule rule = Rule::q_delta) {
+inline ModelConfig tiny_config(std::string_view mixer = "q_delta") {
   ModelConfig config;
-  config.rule = rule;
+  config.choose_mixer(mixer);
   config.vocab_size = kVocabulary;
   config.hidden_size = 32;
   config.num_hidden_layers = 2;
@@ -33,6 +34,7 @@ inline ModelConfig tiny_config(Rule rule = Rule::q_delta) {
   config.intermediate_size = 48;
   return config;
 }
+inline ModelConfig tiny_config(Rule rule) { return tiny_config(traits_of(rule).name); }
 
 // Shards of documents of random lengths, to train and to validate on.
 class ShardsOfSteps {

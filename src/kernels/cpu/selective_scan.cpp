@@ -318,11 +318,11 @@ struct BackwardMemory {
   float *parameters, *narrow, *before, *decay, *sums, *G;
   std::int64_t before_size, sums_size, G_size, parameters_size, narrow_size;
 
-  BackwardMemory(const SelectiveScanBackward& args, std::int64_t spans, int threads, BumpAllocator& memory) {
-    const std::int64_t D = args.in.x.extent(1);
-    const std::int64_t N = args.in.A_log.extent(1);
+  BackwardMemory(const SelectiveScanInputs& in, std::int64_t spans, int threads, BumpAllocator& memory) {
+    const std::int64_t D = in.x.extent(1);
+    const std::int64_t N = in.A_log.extent(1);
     parameters_size = (N + 2) * D;
-    narrow_size = args.in.x.extent(0) * 2 * N;
+    narrow_size = in.x.extent(0) * 2 * N;
     before_size = kScanChunk * N * kTile;
     sums_size = 2 * before_size;
     G_size = N * kGroup;
@@ -401,10 +401,10 @@ void selective_scan_step(const Device& device, const SelectiveScanStep& args) {
   });
 }
 
-std::size_t selective_scan_workspace(const Device& device, const SelectiveScanBackward& args) {
+std::size_t selective_scan_backward_workspace(const Device& device, const SelectiveScanInputs& in) {
   BumpAllocator counter(nullptr);
-  const auto spans = static_cast<std::int64_t>(spans_of(args.in.offsets).size()) - 1;
-  (void)BackwardMemory(args, spans, thread_count(device.threads), counter);
+  const auto spans = static_cast<std::int64_t>(spans_of(in.offsets).size()) - 1;
+  (void)BackwardMemory(in, spans, thread_count(device.threads), counter);
   return counter.used();
 }
 
@@ -415,7 +415,7 @@ void selective_scan_backward(const Device& device, const SelectiveScanBackward& 
   const auto spans = static_cast<std::int64_t>(first_of.size()) - 1;
   const int threads = thread_count(device.threads);
   BumpAllocator allocator(workspace.data());
-  const BackwardMemory memory(args, spans, threads, allocator);
+  const BackwardMemory memory(args.in, spans, threads, allocator);
   std::fill_n(memory.parameters, spans * memory.parameters_size, 0.0F);
   const auto run = scan_backward();
   parallel_for(spans * groups, threads, [&](std::int64_t index, int worker) {

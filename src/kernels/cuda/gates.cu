@@ -31,9 +31,6 @@ __device__ void put(const View& view, std::int64_t row, unsigned head, float val
   view.put(row * view.ld + head, value);
 }
 
-// log(1 + exp(x)) without overflow.
-__device__ float softplus(float x) { return fmaxf(x, 0.0F) + log1pf(__expf(-fabsf(x))); }
-
 __global__ __launch_bounds__(kBlock) void gates_forward_kernel(Gates in) {
   const std::int64_t index = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
   const std::int64_t r = index / in.heads;

@@ -100,6 +100,8 @@ __device__ inline float fast_inverse(float x) {
 inline constexpr float kLog2e = 1.4426950408889634F;
 
 __device__ inline float sigmoid(float x) { return fast_inverse(1.0F + fast_exp2(-kLog2e * x)); }
+// log(1 + exp(x)) without overflow.
+__device__ inline float softplus(float x) { return fmaxf(x, 0.0F) + log1pf(__expf(-fabsf(x))); }
 // The derivative of silu(x) = x sigmoid(x), with s = sigmoid(x).
 __device__ inline float silu_slope(float x, float s) { return s * (1.0F + x * (1.0F - s)); }
 

@@ -6,6 +6,7 @@
 // registers; the tokens just before a tile (in the backward also those just after it) are read twice. Single tokens
 // with a state (decoding) have a kernel of their own.
 #include "kernels/cuda/layers.h"
+#include "kernels/cuda/sequences.h"
 #include "kernels/cuda/views.h"
 
 namespace qdelta::cuda {
@@ -13,25 +14,6 @@ namespace {
 
 constexpr int kConvThreads = 128;
 constexpr int kAhead = 4;
-
-struct Sequences {
-  const std::int64_t* offsets;
-  int count;
-
-  // The sequence that token t belongs to: the last one that begins at or before it.
-  __device__ int of(int t) const {
-    int low = 0;
-    int high = count;  // offsets[low] <= t < offsets[high], if t is in any
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (offsets[middle] <= t ? low : high) = middle;
-    }
-    return low;
-  }
-  __device__ int begin(int n) const { return static_cast<int>(offsets[n]); }
-  // Tokens after the last sequence count as part of it.
-  __device__ int end(int n, int rows) const { return n + 1 < count ? static_cast<int>(offsets[n + 1]) : rows; }
-};
 
 // A sequence's inputs before its first token: [pool][taps - 1][channels], oldest first.
 struct States {

@@ -1,0 +1,49 @@
+// Views that the parts of a block share: memory taken from a plan, columns of a matrix, the states of a call.
+#pragma once
+
+#include "model/block_memory.h"
+
+namespace qdelta::block_views {
+
+inline TensorView take(BumpAllocator& memory, const Shape& shape, DType dtype = DType::f32) {
+  return {memory.take<std::byte>(shape.elements() * static_cast<std::int64_t>(size_of(dtype))), dtype, shape};
+}
+
+// A matrix whose rows start at multiples of 16 bytes, whatever their width.
+inline TensorView take_rows(BumpAllocator& memory, std::int64_t rows, std::int64_t width, DType dtype) {
+  const std::int64_t step = round_up(width, 16 / static_cast<std::int64_t>(size_of(dtype)));
+  TensorView view = take(memory, {rows, step}, dtype);
+  view.shape = {rows, width};
+  return view;
+}
+
+// Columns [begin, begin + width) of a matrix.
+template <class Byte>
+BasicView<Byte> columns(const BasicView<Byte>& matrix, std::int64_t begin, std::int64_t width) {
+  if (begin < 0) return {};
+  BasicView<Byte> view = matrix;
+  view.data += begin * static_cast<std::int64_t>(size_of(matrix.dtype));
+  view.shape = {matrix.extent(0), width};
+  return view;
+}
+
+// The states of sequences that take several tokens at once, which must be neighbours in the pool.
+inline TensorView consecutive(const TensorView& pool, std::span<const std::int64_t> slots) {
+  for (std::size_t n = 1; n < slots.size(); ++n) {
+    require(slots[n] == slots[0] + static_cast<std::int64_t>(n),
+            "the states of sequences of several tokens are not neighbours");
+  }
+  require(slots[0] >= 0 && slots.back() < pool.extent(0), "there is no state {} in a pool of {}", slots.back(),
+          pool.extent(0));
+  TensorView view = pool;
+  view.data += slots[0] * pool.step(0) * static_cast<std::int64_t>(sizeof(float));
+  view.shape.extent[0] = static_cast<std::int64_t>(slots.size());
+  return view;
+}
+
+// Every sequence has one token and a state: a step in place on the pool.
+inline bool steps(const Batch& batch, const BlockState& state) {
+  return static_cast<bool>(state.recurrent) && batch.rows() == batch.sequences();
+}
+
+}  // namespace qdelta::block_views
