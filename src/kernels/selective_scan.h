@@ -41,9 +41,11 @@ struct SelectiveScanInputs {
 
 struct SelectiveScanForward {
   SelectiveScanInputs in;
-  TensorView y;             // [T, D]
-  TensorView ht;            // [S, N, D]; optional; may be h0
-  TensorView chunk_states;  // [scan_chunks(T), N, D]: the state before row c kScanChunk, for the backward; optional
+  TensorView y;   // [T, D]
+  TensorView ht;  // [S, N, D]; optional; may be h0
+  // [scan_chunks(T), N, D]: the state before row c kScanChunk, for the backward; whatever where a sequence begins
+  // there. Optional.
+  TensorView chunk_states;
 };
 
 // Of parameters += , all others are written.

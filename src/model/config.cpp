@@ -96,7 +96,6 @@ void check_mamba(const ModelConfig& c) {
   require(c.use_gate, "config: mamba has no use_gate false");
   require(c.use_decay, "config: mamba has no use_decay false");
   require(!c.allow_neg_eigval, "config: mamba has no allow_neg_eigval");
-  require(!c.fixed_lambda && !c.lamb_bias, "config: mamba has no lambda");
 }
 
 }  // namespace

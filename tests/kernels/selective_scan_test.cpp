@@ -47,6 +47,16 @@ TEST(SelectiveScan, MeetsTheGoldenCase) {
   }
 }
 
+TEST(SelectiveScan, WithoutTokensTheStateIsHandedOn) {
+  ScanSpec spec;
+  spec.lengths = {0, 0};
+  const ScanCase problem = random_scan(spec, 2);
+  const ScanOutputs out = run_scan(problem, {2});
+  EXPECT_TRUE(same_bits(out.ht, ScanTensors(problem).h0));
+  EXPECT_TRUE(same_bits(out.dh0, ScanTensors(problem).d_ht));
+  for (const float value : out.dA_log.as<float>()) EXPECT_EQ(value, 0.0F);
+}
+
 TEST(SelectiveScan, LongSequencesStayExact) {
   ScanSpec spec;
   spec.lengths = {1000};
