@@ -46,11 +46,31 @@ TEST(ModelInfo, ForPeople) {
   }
 }
 
+// The same shapes with another mixer: one key more.
+TEST(ModelInfo, OfMamba) {
+  const TemporaryFolder folder;
+  nlohmann::json config = nlohmann::json::parse(read_file(config_path("340M")));
+  config["rule"] = "mamba";
+  write_file(folder.file("config.json"), config.dump());
+  const nlohmann::json json = info_of(folder.path());
+  EXPECT_EQ(json.at("rule"), "mamba");
+  EXPECT_EQ(json.at("inner_width"), 2048);
+  EXPECT_EQ(json.at("state_size"), 16);
+  EXPECT_EQ(json.at("dt_rank"), 64);
+  EXPECT_EQ(json.at("parameters").at("total"), 387'236'864);
+  EXPECT_EQ(json.at("state_bytes"), 21 * 4 * (16 + 3) * 2048);
+  const RunResult people = run_qdelta({"info", "--model", folder.path()});
+  for (const char* piece : {"Mamba (mamba)", "2048 of 16 states", "rank 64", "387,236,864"}) {
+    EXPECT_TRUE(contains(people.out, piece)) << piece << " in " << people.out;
+  }
+}
+
 // Every number is the engine's own.
 TEST(ModelInfo, MemoryIsWhatTheEngineTakes) {
   const TemporaryFolder folder;
   for (const bool tied : {false, true}) {
     ModelConfig config;
+    config.choose_mixer(tied ? "mamba" : "q_delta");
     config.vocab_size = 70;
     config.hidden_size = 48;
     config.num_hidden_layers = 3;
