@@ -82,7 +82,7 @@ BlockScratch::BlockScratch(const ModelConfig& c, const BlockLayout& layout, DTyp
 }
 
 // g = 0 without decay, RetNet's fixed decay per head; a fixed lambda.
-void BlockScratch::fill_constants(const Device& device, const ModelConfig& c) {
+void BlockScratch::fill_constants(const Device& device, const ModelConfig& c) const {
   // Its last columns belong to no projection.
   if (d_projected) {
     const auto floats = static_cast<std::size_t>(d_projected.extent(0) * d_projected.step(0));

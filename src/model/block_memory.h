@@ -64,7 +64,7 @@ struct BlockScratch {
   // The gradient of the residual stream as activations: d_stream, kept beside `dx`, or `dx` itself.
   [[nodiscard]] ConstTensorView d_stream_of(const TensorView& dx) const { return d_stream ? d_stream : dx; }
   // Writes what is the same for all calls: ones, and gates that no parameter makes.
-  void fill_constants(const Device& device, const ModelConfig& config);
+  void fill_constants(const Device& device, const ModelConfig& config) const;
 };
 
 // Where a block finds and leaves its recurrent state, for inference. Missing views: start from zeros, keep nothing.
