@@ -6,6 +6,7 @@
 
 #include "infer/generating_case.h"
 #include "kernels/device.h"
+#include "mixers.h"
 #include "model/golden_model.h"
 #include "model/model_case.h"
 #include "train/trainer.h"
@@ -80,9 +81,9 @@ TEST_F(ModelOnGpu, RecordedModelsInBFloat16) {
   }
 }
 
-TEST_F(ModelOnGpu, EveryRuleAndOptionAsOnTheCpu) {
+TEST_F(ModelOnGpu, EveryMixerAndOptionAsOnTheCpu) {
   std::vector<ModelConfig> configs;
-  for (const Rule rule : all_rules()) configs.push_back(small_config(rule));
+  for (const std::string& mixer : all_mixers()) configs.push_back(small_config(mixer));
   ModelConfig config = small_config(Rule::q_delta);
   config.use_gate = false;
   config.use_short_conv = false;
@@ -97,6 +98,12 @@ TEST_F(ModelOnGpu, EveryRuleAndOptionAsOnTheCpu) {
   config.fixed_lambda = 0.5;
   config.use_decay = false;
   config.use_mlp = false;
+  configs.push_back(config);
+  config = small_config("mamba");
+  config.use_mlp = false;
+  config.expand = 1.5;
+  config.state_size = 5;
+  config.dt_rank = 7;
   configs.push_back(config);
   for (const ModelConfig& each : configs) {
     SCOPED_TRACE(config_to_json(each).dump());
@@ -116,19 +123,21 @@ TEST_F(ModelOnGpu, EveryRuleAndOptionAsOnTheCpu) {
 }
 
 TEST_F(ModelOnGpu, AHundredRunsGiveTheSameBits) {
-  const RecordedModel golden(kGoldenModels[0]);
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const auto first = gradients_on(device(dtype), *golden.model, golden.input(), golden.targets);
-    for (int run = 1; run < 100; ++run) {
-      const auto again = gradients_on(device(dtype), *golden.model, golden.input(), golden.targets);
-      ASSERT_EQ(again.loss, first.loss);
-      ASSERT_TRUE(again.gradients == first.gradients) << "run " << run;
+  for (const char* name : {"qdelta_tiny", "mamba_tiny"}) {
+    const RecordedModel golden(name);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const auto first = gradients_on(device(dtype), *golden.model, golden.input(), golden.targets);
+      for (int run = 1; run < 100; ++run) {
+        const auto again = gradients_on(device(dtype), *golden.model, golden.input(), golden.targets);
+        ASSERT_EQ(again.loss, first.loss);
+        ASSERT_TRUE(again.gradients == first.gradients) << "run " << run << " of " << name;
+      }
     }
   }
 }
 
-std::vector<double> training_losses(const Device& device, int steps) {
-  ModelConfig config = speaking_config();
+std::vector<double> training_losses(const Device& device, std::string_view mixer, int steps) {
+  ModelConfig config = speaking_config(mixer);
   config.initializer_range = 0.02;  // as in training, where rounding does not grow
   LanguageModel model(config);
   initialise(model.layout(), 1, model.parameters());
@@ -154,20 +163,23 @@ std::vector<double> training_losses(const Device& device, int steps) {
 }
 
 TEST_F(ModelOnGpu, AHundredStepsOfTrainingAsOnTheCpu) {
-  const std::vector<double> expected = training_losses({1}, 100);
-  const std::vector<double> exact = training_losses(device(DType::f32), 100);
-  const std::vector<double> narrow = training_losses(device(DType::bf16), 100);
-  EXPECT_LT(expected.back(), 0.9 * expected.front());
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_NEAR(exact[i], expected[i], 1e-4 * expected[i]) << "step " << i;
-    EXPECT_NEAR(narrow[i], expected[i], 1e-2 * expected[i]) << "step " << i;
+  for (const char* mixer : {"q_delta", "mamba"}) {
+    SCOPED_TRACE(mixer);
+    const std::vector<double> expected = training_losses({1}, mixer, 100);
+    const std::vector<double> exact = training_losses(device(DType::f32), mixer, 100);
+    const std::vector<double> narrow = training_losses(device(DType::bf16), mixer, 100);
+    EXPECT_LT(expected.back(), 0.9 * expected.front());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_NEAR(exact[i], expected[i], 1e-4 * expected[i]) << "step " << i;
+      EXPECT_NEAR(narrow[i], expected[i], 1e-2 * expected[i]) << "step " << i;
+    }
   }
 }
 
 TEST_F(ModelOnGpu, GreedyTextIsThatOfTheCpuAloneAndInABatch) {
   const ByteTokenizer tokenizer;
-  for (const Rule rule : {Rule::q_delta, Rule::linear}) {
-    const auto model = speaking_model(speaking_config(rule));
+  for (const char* mixer : {"q_delta", "linear", "mamba"}) {
+    const auto model = speaking_model(speaking_config(mixer));
     const std::vector<std::vector<std::int32_t>> prompts{bytes_of("once upon a time"), bytes_of("a"), bytes_of("zoo")};
     const auto texts_on = [&](const Device& where, bool together) {
       Generator generator(*model, tokenizer, where);
