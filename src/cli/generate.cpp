@@ -10,6 +10,7 @@
 #include "cli/cli.h"
 #include "cli/device_flags.h"
 #include "infer/generator.h"
+#include "infer/prompt.h"
 #include "infer/state_file.h"
 #include "model/checkpoint.h"
 
@@ -67,14 +68,6 @@ void add_common(CLI::App* command, GenerateFlags& flags) {
   flags.device.add_to(*command);
   command->add_option("--load-state", flags.load_state, "Continue from a state that --save-state left");
   command->add_option("--save-state", flags.save_state, "Keep the recurrent state in this file at the end");
-}
-
-std::vector<std::int32_t> encode_prompt(const Loaded& loaded, const std::string& text, bool bos) {
-  std::vector<std::int32_t> ids = loaded.tokenizer->encode(text);
-  if (bos && loaded.tokenizer->bos() && (ids.empty() || ids.front() != *loaded.tokenizer->bos())) {
-    ids.insert(ids.begin(), *loaded.tokenizer->bos());
-  }
-  return ids;
 }
 
 void print_speed(const GenerationSpeed& speed) {
@@ -140,7 +133,7 @@ void run_generate(GenerateFlags& flags) {
     if (continues && i > 0) states.copy(states, 0, slots[i]);
     const std::string& text = flags.prompts[i / static_cast<std::size_t>(flags.num_samples)];
     Reading start = reading;
-    prompts.push_back(start.continued(encode_prompt(loaded, text, flags.bos && !continues)));
+    prompts.push_back(start.continued(encode_prompt(*loaded.tokenizer, text, flags.bos && !continues)));
     require(!prompts.back().empty(), "the prompt has no tokens, and this tokenizer has no begin-of-text token");
   }
   reading.info.pending = -1;
@@ -202,7 +195,7 @@ void run_chat(GenerateFlags& flags) {
       }
       continue;
     }
-    std::vector<std::int32_t> tokens = encode_prompt(loaded, line, flags.bos && reading.info.tokens == 0);
+    std::vector<std::int32_t> tokens = encode_prompt(*loaded.tokenizer, line, flags.bos && reading.info.tokens == 0);
     tokens = reading.continued(std::move(tokens));
     if (tokens.empty()) continue;
     reading.add(tokens);

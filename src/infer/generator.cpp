@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "infer/device_decoder.h"
+#include "infer/held_text.h"
 
 namespace qdelta {
 namespace {
@@ -18,32 +19,33 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 }  // namespace
 
-// A sequence while it is being generated. Text that may turn out to be the beginning of a stop string is held back.
+// A sequence while it is being generated.
 class Generator::Sequence {
  public:
   Sequence(const Tokenizer& tokenizer, const GenerationOptions& options, std::size_t index,
            std::span<const std::int32_t> prompt)
       : stream_(tokenizer),
-        options_(options),
         sampler_(options.sampling, index),
+        max_tokens_(options.max_tokens),
         eos_(options.stop_at_eos ? tokenizer.eos() : std::nullopt),
-        seen_(prompt.begin(), prompt.end()) {}
+        seen_(prompt.begin(), prompt.end()),
+        held_(options.stop) {}
 
   // Chooses the next token, or takes one that was chosen; gives the text that is now certain.
   std::string advance(std::span<const float> logits) { return advance(sampler_.next(logits, seen_)); }
   std::string advance(std::int32_t token) {
     seen_.push_back(token);
     result_.tokens.push_back(token);
-    if (eos_ && token == *eos_) return finish(Generated::End::eos, stream_.finish());
-    held_ += stream_.push(token);
-    if (const std::size_t at = first_stop(); at != std::string::npos) {
-      held_.resize(at);
-      return finish(Generated::End::stop, "");
+    if (eos_ && token == *eos_) return finish(Generated::End::eos);
+    std::string text = held_.push(stream_.push(token));
+    result_.text += text;
+    if (held_.stopped()) {
+      result_.end = Generated::End::stop;
+      done_ = true;
+    } else if (static_cast<std::int64_t>(result_.tokens.size()) >= max_tokens_) {
+      text += finish(Generated::End::length);
     }
-    if (static_cast<std::int64_t>(result_.tokens.size()) >= options_.max_tokens) {
-      return finish(Generated::End::length, stream_.finish());
-    }
-    return release(held_.size() - longest_open_stop());
+    return text;
   }
   [[nodiscard]] bool done() const { return done_; }
   [[nodiscard]] std::int32_t last() const { return seen_.back(); }
@@ -51,43 +53,20 @@ class Generator::Sequence {
   Generated take() { return std::move(result_); }
 
  private:
-  // Where the first of the stop strings begins in the held text; npos where there is none.
-  [[nodiscard]] std::size_t first_stop() const {
-    std::size_t first = std::string::npos;
-    for (const std::string& stop : options_.stop) {
-      if (!stop.empty()) first = std::min(first, held_.find(stop));
-    }
-    return first;
-  }
-  // Length of the longest end of the held text that is the beginning of a stop string.
-  [[nodiscard]] std::size_t longest_open_stop() const {
-    std::size_t longest = 0;
-    for (const std::string& stop : options_.stop) {
-      for (std::size_t n = std::min(stop.size(), held_.size()); n > longest; --n) {
-        if (held_.compare(held_.size() - n, n, stop, 0, n) == 0) longest = n;
-      }
-    }
-    return longest;
-  }
-  std::string release(std::size_t count) {
-    std::string out = held_.substr(0, count);
-    held_.erase(0, count);
-    result_.text += out;
-    return out;
-  }
-  std::string finish(Generated::End end, const std::string& rest) {
-    held_ += rest;
+  std::string finish(Generated::End end) {
     result_.end = end;
     done_ = true;
-    return release(held_.size());
+    std::string rest = held_.finish() + stream_.finish();
+    result_.text += rest;
+    return rest;
   }
 
   TokenStream stream_;
-  const GenerationOptions& options_;
   Sampler sampler_;
+  std::int64_t max_tokens_;
   std::optional<std::int32_t> eos_;
   std::vector<std::int32_t> seen_;
-  std::string held_;
+  HeldText held_;
   Generated result_;
   bool done_ = false;
 };
