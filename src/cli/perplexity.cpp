@@ -11,6 +11,7 @@
 #include "cli/cli.h"
 #include "cli/device_flags.h"
 #include "data/tokenizer.h"
+#include "infer/scoring.h"
 #include "model/checkpoint.h"
 #include "train/progress.h"
 
@@ -22,9 +23,6 @@ struct PerplexityFlags {
   std::int64_t limit = 0;
   DeviceFlags device;
 };
-
-// The text is read in pieces with the state carried over, so that every token is predicted from all that precede it.
-constexpr std::size_t kPiece = 512;
 
 void run_perplexity(PerplexityFlags& flags) {
   require(flags.limit >= 0, "limit is {}, expected 0 (all) or more", flags.limit);
@@ -39,33 +37,24 @@ void run_perplexity(PerplexityFlags& flags) {
   }
   if (flags.limit > 0) tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(flags.limit)));
   require(tokens.size() > 1, "{} has too few tokens to predict any", flags.data);
-  for (const std::int32_t token : tokens) {
-    require(token < model->config().vocab_size, "the tokenizer gives token {}, but the model knows only {}", token,
-            model->config().vocab_size);
-  }
 
   const Device device = flags.device.open();
-  ModelRunner runner(*model, device);
-  ModelStates states(model->config(), 1, device);
-  const std::vector<std::int64_t> slots{0};
+  Scorer scorer(*model, device, {.batch = 1});
   Progress progress;
   double loss = 0;
-  std::vector<float> losses;
   const std::size_t predicted = tokens.size() - 1;
-  for (std::size_t begin = 0; begin < predicted; begin += kPiece) {
-    const std::size_t count = std::min(kPiece, predicted - begin);
-    const std::vector<std::int64_t> offsets{0, static_cast<std::int64_t>(count)};
-    losses.resize(count);
-    runner.losses({std::span(tokens).subspan(begin, count), offsets}, std::span(tokens).subspan(begin + 1, count),
-                  losses, {}, {&states, slots});
-    for (const float value : losses) loss += value;
+  ScoringRequest request;
+  request.tokens = std::move(tokens);
+  const auto add = [&](std::size_t, std::int64_t first, std::span<const TokenScore> scores) {
+    for (const TokenScore& score : scores) loss -= score.token.log_probability;
     ProgressState shown;
     shown.name = "perplexity";
-    shown.step = static_cast<std::int64_t>(begin + count);
+    shown.step = first + static_cast<std::int64_t>(scores.size());
     shown.total = static_cast<std::int64_t>(predicted);
-    shown.loss = loss / static_cast<double>(begin + count);
+    shown.loss = loss / static_cast<double>(shown.step);
     progress.update(shown);
-  }
+  };
+  scorer.score({&request, 1}, add);
   progress.finish();
   const double mean = loss / static_cast<double>(predicted);
   // Bits per byte compare models with different tokenizers; only for a text that was read to its end.

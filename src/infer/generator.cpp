@@ -72,7 +72,11 @@ class Generator::Sequence {
 };
 
 Generator::Generator(const LanguageModel& model, const Tokenizer& tokenizer, const Device& device)
-    : model_(model), tokenizer_(tokenizer), device_(device), runner_(model, device) {}
+    : Generator(model, tokenizer, std::make_shared<DeviceWeights>(model, device), device) {}
+
+Generator::Generator(const LanguageModel& model, const Tokenizer& tokenizer,
+                     std::shared_ptr<const DeviceWeights> weights, const Device& device)
+    : model_(model), tokenizer_(tokenizer), device_(device), runner_(model, std::move(weights), device, false) {}
 
 std::vector<float> Generator::read(std::span<const std::int32_t> tokens, ModelStates& states, std::int64_t slot) {
   require(!tokens.empty(), "there is nothing to read: the prompt has no tokens");

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,9 @@ struct GenerationSpeed {
 class Generator {
  public:
   Generator(const LanguageModel& model, const Tokenizer& tokenizer, const Device& device);
+  // With weights that it shares with others on the device.
+  Generator(const LanguageModel& model, const Tokenizer& tokenizer, std::shared_ptr<const DeviceWeights> weights,
+            const Device& device);
 
   // One sequence for each prompt, continuing from state `slots[i]`, which is left at the end of the sequence: the
   // prompt and all generated tokens but the last have been read. A prompt must not be empty. `piece` is called with

@@ -84,6 +84,17 @@ struct ModelInput {
   std::span<const std::int64_t> offsets;
 };
 
+// What a model says about the tokens that follow some of an input's. All log-probabilities of a row come from one sum
+// in float32: equal tokens have equal ones, to the bit.
+struct NextTokens {
+  std::span<const std::int32_t> rows;     // the positions in the input, ascending
+  std::span<const std::int32_t> targets;  // the token after each; negative: not asked for, its log-probability is 0
+  std::int64_t top = 1;                   // how many of the most likely tokens, at least 1
+  std::span<float> log_probability;       // [rows], of the targets
+  std::span<std::int32_t> top_tokens;     // [rows, top], the most likely first; of equal ones the smaller id
+  std::span<float> top_log_probability;   // [rows, top]
+};
+
 // Runs a model. Memory is planned per shape and kept, so that a step of a known shape allocates nothing.
 class ModelRunner {
  public:
@@ -109,6 +120,8 @@ class ModelRunner {
   // if not empty, receives the most likely next token of each.
   void losses(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> out,
               std::span<std::int32_t> best = {}, const StateSlots& states = {});
+  // What follows some of the tokens. Only they pass through the head, a bounded number of them at a time.
+  void next_tokens(const ModelInput& input, const NextTokens& out, const StateSlots& states = {});
   // The mean loss over targets that are not negative, adds its gradients to `gradients` in device memory. A batch in
   // several pieces passes the number of targets of the whole as `count`; 0: of this piece.
   double loss_and_gradients(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> gradients,
@@ -140,6 +153,8 @@ class ModelRunner {
   void run_blocks(const ModelInput& input, bool training, const StateSlots& states);
   void run_planned(std::span<const std::int32_t> device_ids, const StateSlots& states);
   void write_logits(const TensorView& normed, const TensorView& out);
+  // The rows of the normalised output that are listed, side by side.
+  [[nodiscard]] TensorView gathered(std::span<const std::int32_t> rows);
   [[nodiscard]] BlockState state_of_block(const StateSlots& states, std::size_t block) const;
 
   const LanguageModel& model_;
@@ -148,7 +163,7 @@ class ModelRunner {
   bool recompute_;
   DeviceBuffer memory_;
   DeviceBuffer workspace_;  // of the mixers
-  Uploaded<std::int32_t> ids_, targets_, last_rows_;
+  Uploaded<std::int32_t> ids_, targets_, last_rows_, top_;
   Uploaded<std::int64_t> offsets_, slots_;
   std::span<const std::int32_t> device_ids_;
   std::span<const std::int64_t> device_slots_;

@@ -44,13 +44,19 @@ float CrossEntropyRow(float* z, std::int64_t width, std::int64_t target, bool gr
   }
   const float most = MaxOf(z, width);
   const Vector vmost = hn::Set(d, most);
+  // Sums of sums: a large vocabulary's many small terms would be rounded away one by one against a single large sum.
+  constexpr std::int64_t kPart = 1024;
   Vector sum = hn::Zero(d);
-  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
-    Vector e = ExpBelow(LoadN(z + i, n), vmost);
-    if (n < static_cast<std::int64_t>(hn::Lanes(d)))
-      e = hn::IfThenElseZero(hn::FirstN(d, static_cast<std::size_t>(n)), e);
-    sum = hn::Add(sum, e);
-  });
+  for (std::int64_t begin = 0; begin < width; begin += kPart) {
+    Vector part = hn::Zero(d);
+    ForVectors(std::min(kPart, width - begin), [&](std::int64_t i, std::int64_t n) HWY_ATTR {
+      Vector e = ExpBelow(LoadN(z + begin + i, n), vmost);
+      if (n < static_cast<std::int64_t>(hn::Lanes(d)))
+        e = hn::IfThenElseZero(hn::FirstN(d, static_cast<std::size_t>(n)), e);
+      part = hn::Add(part, e);
+    });
+    sum = hn::Add(sum, part);
+  }
   const float total = hn::GetLane(hn::SumOfLanes(d, sum));
   const float loss = std::log(total) + most - z[target];
   if (gradient) {
