@@ -26,6 +26,7 @@ constexpr const char* kExamples =
     "  qdelta demo                                        three small models learn to recall, in two minutes\n"
     "  qdelta train --text book.txt --out run             a language model from a text file\n"
     "  qdelta generate --model run/checkpoints/step-... --prompt \"Once\" --stream\n"
+    "  qdelta serve --model run/checkpoints/step-...      the same over HTTP\n"
     "  qdelta info                                        what this build and this machine can do\n"
     "  qdelta op --in case.safetensors --out result.safetensors --backward\n"
     "                                                     a rule and its gradients on tensors from a file\n"
@@ -74,6 +75,7 @@ int run(int argc, char** argv) {
   qdelta::add_train(app);
   qdelta::add_generate(app);
   qdelta::add_chat(app);
+  qdelta::add_serve(app);
   qdelta::add_perplexity(app);
   qdelta::add_logits(app);
   qdelta::add_plot(app);

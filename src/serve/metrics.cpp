@@ -1,0 +1,57 @@
+#include "serve/metrics.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+namespace qdelta::serve {
+
+void Metrics::completed(double seconds) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < kBounds.size(); ++i) {
+    if (seconds <= kBounds[i]) ++within_[i];
+  }
+  ++count_;
+  sum_ += seconds;
+}
+
+void Metrics::answered(int status) {
+  const std::lock_guard lock(mutex_);
+  ++by_status_[status];
+}
+
+std::string Metrics::text() const {
+  std::string out;
+  const auto put = [&out](const char* name, const char* type, const char* help, auto value) {
+    fmt::format_to(std::back_inserter(out), "# HELP {0} {1}\n# TYPE {0} {2}\n{0} {3}\n", name, help, type, value);
+  };
+  put("qdelta_queue_length", "gauge", "Requests that wait for a place in the batch.", queued.load());
+  put("qdelta_running_sequences", "gauge", "Sequences in the batch.", running.load());
+  put("qdelta_prompt_tokens_total", "counter", "Tokens of prompts that were read.", prompt_tokens.load());
+  put("qdelta_generated_tokens_total", "counter", "Tokens that were generated.", generated_tokens.load());
+  put("qdelta_decode_steps_total", "counter", "Steps of the batch, one token of every sequence.", decode_steps.load());
+  put("qdelta_abandoned_sequences_total", "counter", "Sequences that were not finished: the client had gone.",
+      abandoned.load());
+
+  const std::lock_guard lock(mutex_);
+  out +=
+      "# HELP qdelta_requests_total Requests by HTTP status; 499: the client went before the answer.\n"
+      "# TYPE qdelta_requests_total counter\n";
+  for (const auto& [status, count] : by_status_) {
+    fmt::format_to(std::back_inserter(out), "qdelta_requests_total{{status=\"{}\"}} {}\n", status, count);
+  }
+  out +=
+      "# HELP qdelta_completion_seconds From a completion's request to the end of its answer.\n"
+      "# TYPE qdelta_completion_seconds histogram\n";
+  for (std::size_t i = 0; i < kBounds.size(); ++i) {
+    fmt::format_to(std::back_inserter(out), "qdelta_completion_seconds_bucket{{le=\"{}\"}} {}\n", kBounds[i],
+                   within_[i]);
+  }
+  fmt::format_to(std::back_inserter(out),
+                 "qdelta_completion_seconds_bucket{{le=\"+Inf\"}} {0}\nqdelta_completion_seconds_sum {1}\n"
+                 "qdelta_completion_seconds_count {0}\n",
+                 count_, sum_);
+  return out;
+}
+
+}  // namespace qdelta::serve

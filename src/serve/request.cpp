@@ -1,0 +1,246 @@
+#include "serve/request.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+
+#include "core/error.h"
+#include "data/json_at.h"
+#include "io/utf8.h"
+#include "serve/api_error.h"
+
+namespace qdelta::serve {
+namespace {
+
+using nlohmann::json;
+
+template <class... Args>
+[[noreturn]] void refuse(const std::string& parameter, fmt::format_string<Args...> format, Args&&... args) {
+  throw ApiError(400, fmt::format(format, std::forward<Args>(args)...), parameter);
+}
+
+// A whole number in a range; JSON has others.
+std::optional<std::int64_t> whole_number(const json& value) {
+  if (!value.is_number_integer()) return std::nullopt;
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) return std::nullopt;
+  return value.get<std::int64_t>();
+}
+
+// The fields of a request, each asked for by its name and type.
+class Fields {
+ public:
+  explicit Fields(std::string_view body) {
+    try {
+      all_ = parse_json(body, "the body");
+    } catch (const Error& error) {
+      throw ApiError(400, error.what());
+    }
+    if (!all_.is_object()) refuse("", "the body must be a JSON object, not {}", all_.type_name());
+  }
+
+  // Null where it is not given.
+  [[nodiscard]] const json* find(const char* name) const {
+    const auto found = all_.find(name);
+    return found == all_.end() || found->is_null() ? nullptr : &*found;
+  }
+  [[nodiscard]] bool flag(const char* name, bool otherwise) const {
+    const json* value = find(name);
+    if (value == nullptr) return otherwise;
+    if (!value->is_boolean()) refuse(name, "{} must be true or false, not {}", name, value->type_name());
+    return value->get<bool>();
+  }
+  [[nodiscard]] std::optional<std::int64_t> integer(const char* name, std::int64_t low, std::int64_t high) const {
+    const json* value = find(name);
+    if (value == nullptr) return std::nullopt;
+    const std::optional<std::int64_t> number = whole_number(*value);
+    if (!number || *number < low || *number > high) {
+      refuse(name, "{} must be a whole number from {} to {}", name, low, high);
+    }
+    return number;
+  }
+  [[nodiscard]] float number(const char* name, float otherwise) const {
+    const json* value = find(name);
+    if (value == nullptr) return otherwise;
+    if (!value->is_number()) refuse(name, "{} must be a number, not {}", name, value->type_name());
+    const auto number = static_cast<float>(value->get<double>());
+    if (!std::isfinite(number)) refuse(name, "{} is too large", name);
+    return number;
+  }
+  // A field that may only ask for what happens anyway.
+  void only(const char* name, std::initializer_list<json> allowed) const {
+    const json* value = find(name);
+    if (value == nullptr) return;
+    for (const json& one : allowed) {
+      if (*value == one) return;
+    }
+    refuse(name, "{} is not supported: leave it out", name);
+  }
+
+ private:
+  json all_;
+};
+
+std::vector<std::int32_t> token_ids(const json& value, const std::string& place, const char* parameter,
+                                    std::int64_t most, std::int64_t vocab_size) {
+  if (!value.is_array()) refuse(parameter, "{} must be an array of token ids, not {}", place, value.type_name());
+  if (static_cast<std::int64_t>(value.size()) > most) {
+    refuse(parameter, "{} has {} tokens, and this server takes at most {}", place, value.size(), most);
+  }
+  std::vector<std::int32_t> ids;
+  ids.reserve(value.size());
+  for (const json& element : value) {
+    const std::optional<std::int64_t> id = whole_number(element);
+    if (!id || *id < 0 || *id >= vocab_size) {
+      refuse(parameter, "{}[{}] must be a token id: a whole number from 0 to {}", place, ids.size(), vocab_size - 1);
+    }
+    ids.push_back(static_cast<std::int32_t>(*id));
+  }
+  return ids;
+}
+
+// A text, several, the tokens of one, or those of several.
+std::vector<Prompt> prompts_of(const Fields& fields, const Limits& limits) {
+  const json* prompt = fields.find("prompt");
+  if (prompt == nullptr) refuse("prompt", "prompt is missing: a text, token ids, or an array of either");
+  if (prompt->is_string()) return {prompt->get<std::string>()};
+  if (!prompt->is_array()) {
+    refuse("prompt", "prompt must be a text, token ids, or an array of either, not {}", prompt->type_name());
+  }
+  if (prompt->empty()) refuse("prompt", "prompt is an empty array");
+  const auto ids_at = [&](const json& value, const std::string& place) {
+    std::vector<std::int32_t> ids = token_ids(value, place, "prompt", limits.max_prompt, limits.vocab_size);
+    if (ids.empty()) refuse("prompt", "{} has no tokens", place);
+    return ids;
+  };
+  const json& first = prompt->front();
+  if (first.is_number()) return {ids_at(*prompt, "prompt")};
+  if (!first.is_string() && !first.is_array()) {
+    refuse("prompt", "prompt[0] must be a text, a token id or an array of them, not {}", first.type_name());
+  }
+  if (static_cast<std::int64_t>(prompt->size()) > limits.max_sequences) {
+    refuse("prompt", "there are {} prompts, and this server takes at most {} at once", prompt->size(),
+           limits.max_sequences);
+  }
+  std::vector<Prompt> prompts;
+  for (const json& value : *prompt) {
+    const std::string place = fmt::format("prompt[{}]", prompts.size());
+    if (value.type() != first.type()) {
+      refuse("prompt", "{} is {}, but prompt[0] is {}: they must be alike", place, value.type_name(),
+             first.type_name());
+    }
+    if (first.is_string()) {
+      prompts.emplace_back(value.get<std::string>());
+    } else {
+      prompts.emplace_back(ids_at(value, place));
+    }
+  }
+  return prompts;
+}
+
+// Empty ones end nothing, and clients without an end-of-text token send them.
+std::vector<std::string> stops_of(const Fields& fields) {
+  const json* stop = fields.find("stop");
+  if (stop == nullptr) return {};
+  const json all = stop->is_string() ? json::array({*stop}) : *stop;
+  if (!all.is_array()) refuse("stop", "stop must be a text or an array of texts, not {}", all.type_name());
+  if (all.size() > kMostStops) refuse("stop", "stop has {} texts, and at most {} are taken", all.size(), kMostStops);
+  std::vector<std::string> stops;
+  for (const json& value : all) {
+    if (!value.is_string()) refuse("stop", "stop must hold texts, not {}", value.type_name());
+    if (!value.get_ref<const std::string&>().empty()) stops.push_back(value.get<std::string>());
+  }
+  return stops;
+}
+
+SamplingOptions sampling_of(const Fields& fields) {
+  SamplingOptions sampling;
+  sampling.temperature = fields.number("temperature", 1.0F);
+  sampling.top_p = fields.number("top_p", 1.0F);
+  sampling.min_p = fields.number("min_p", 0.0F);
+  sampling.repetition_penalty = fields.number("repetition_penalty", 1.0F);
+  // -1 is what some clients send for all.
+  const auto top_k = fields.integer("top_k", -1, std::numeric_limits<std::int32_t>::max());
+  sampling.top_k = static_cast<int>(std::max<std::int64_t>(top_k.value_or(0), 0));
+  try {
+    sampling.check();
+  } catch (const Error& error) {
+    throw ApiError(400, error.what());
+  }
+  return sampling;
+}
+
+// What other servers can do and this one cannot.
+void refuse_unsupported(const Fields& fields, std::int64_t n) {
+  fields.only("suffix", {""});
+  fields.only("best_of", {n});
+  fields.only("logit_bias", {json::object()});
+  fields.only("presence_penalty", {0});
+  fields.only("frequency_penalty", {0});
+  fields.only("use_beam_search", {false});
+  fields.only("num_beams", {1});
+  fields.only("min_tokens", {0});
+  fields.only("guided_json", {});
+  fields.only("response_format", {json{{"type", "text"}}});
+}
+
+}  // namespace
+
+CompletionRequest parse_completion(std::string_view body, const Limits& limits) {
+  const Fields fields(body);
+  CompletionRequest request;
+  // There is one model; whatever a client calls it, it is meant.
+  if (const json* model = fields.find("model"); model != nullptr && !model->is_string()) {
+    refuse("model", "model must be a text, not {}", model->type_name());
+  }
+  request.prompts = prompts_of(fields, limits);
+  request.n = fields.integer("n", 1, limits.max_sequences).value_or(1);
+  if (request.sequences() > limits.max_sequences) {
+    refuse("n", "{} prompts with n = {} are {} sequences, and this server takes at most {} at once",
+           request.prompts.size(), request.n, request.sequences(), limits.max_sequences);
+  }
+  refuse_unsupported(fields, request.n);
+  request.max_tokens = fields.integer("max_tokens", 0, limits.max_tokens)
+                           .value_or(std::min<std::int64_t>(request.max_tokens, limits.max_tokens));
+  request.echo = fields.flag("echo", false);
+  if (request.max_tokens == 0 && !request.echo) refuse("max_tokens", "max_tokens is 0: then only echo gives an answer");
+  request.logprobs = fields.integer("logprobs", 0, kMostLogprobs);
+  request.stop = stops_of(fields);
+  request.stream = fields.flag("stream", false);
+  if (const json* options = fields.find("stream_options"); options != nullptr) {
+    if (!options->is_object())
+      refuse("stream_options", "stream_options must be an object, not {}", options->type_name());
+    if (!request.stream) refuse("stream_options", "stream_options without stream");
+    const auto usage = options->find("include_usage");
+    if (usage != options->end() && !usage->is_boolean()) {
+      refuse("stream_options", "stream_options.include_usage must be true or false, not {}", usage->type_name());
+    }
+    request.stream_usage = usage != options->end() && usage->get<bool>();
+  }
+  request.ignore_eos = fields.flag("ignore_eos", false);
+  request.add_special_tokens = fields.flag("add_special_tokens", true);
+  request.sampling = sampling_of(fields);
+  if (const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX)) {
+    request.seeded = true;
+    request.sampling.seed = static_cast<std::uint64_t>(*seed);
+  }
+  return request;
+}
+
+TokenizeRequest parse_tokenize(std::string_view body) {
+  const Fields fields(body);
+  const json* prompt = fields.find("prompt");
+  if (prompt == nullptr || !prompt->is_string()) refuse("prompt", "prompt is missing, or no text");
+  return {prompt->get<std::string>(), fields.flag("add_special_tokens", true)};
+}
+
+std::vector<std::int32_t> parse_detokenize(std::string_view body, const Limits& limits) {
+  const Fields fields(body);
+  const json* tokens = fields.find("tokens");
+  if (tokens == nullptr) refuse("tokens", "tokens is missing: an array of token ids");
+  // As many as the body has room for: a text is long before its tokens are too many.
+  return token_ids(*tokens, "tokens", "tokens", INT64_MAX, limits.vocab_size);
+}
+
+}  // namespace qdelta::serve

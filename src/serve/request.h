@@ -1,0 +1,59 @@
+// What clients ask for: from the text of a request's body to a checked request, or an ApiError that says which field is
+// wrong and what would be right. Nothing here knows a model or a socket.
+//
+// Fields that are null count as not given. Fields that nobody knows are passed over, as other servers do; those that
+// are known elsewhere and would change the answer are refused, unless they ask for what happens anyway.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "infer/sampler.h"
+
+namespace qdelta::serve {
+
+struct Limits {
+  std::int64_t vocab_size = 0;       // of the model; token ids must be below it
+  std::int64_t max_sequences = 256;  // prompts times n in one request
+  std::int64_t max_prompt = 32768;   // tokens of one prompt
+  std::int64_t max_tokens = 4096;    // to generate for one
+};
+
+inline constexpr std::int64_t kMostLogprobs = 20;
+inline constexpr std::size_t kMostStops = 64;
+
+using Prompt = std::variant<std::string, std::vector<std::int32_t>>;
+
+struct CompletionRequest {
+  std::vector<Prompt> prompts;
+  SamplingOptions sampling;              // its seed only where `seeded`
+  bool seeded = false;                   // else every sequence draws a seed of its own
+  std::int64_t max_tokens = 16;          // 0 only with echo
+  std::int64_t n = 1;                    // sequences for each prompt
+  std::optional<std::int64_t> logprobs;  // so many of the most likely tokens with theirs
+  std::vector<std::string> stop;
+  bool echo = false;               // the prompt in front of the answer
+  bool stream = false;             // in pieces, as they come
+  bool stream_usage = false;       // and at their end the number of tokens
+  bool ignore_eos = false;         // go on after the end-of-text token
+  bool add_special_tokens = true;  // a text begins with the begin-of-text token
+
+  // How many sequences.
+  [[nodiscard]] std::int64_t sequences() const { return static_cast<std::int64_t>(prompts.size()) * n; }
+};
+
+struct TokenizeRequest {
+  std::string prompt;
+  bool add_special_tokens = true;
+};
+
+// Throw ApiError.
+[[nodiscard]] CompletionRequest parse_completion(std::string_view body, const Limits& limits);
+[[nodiscard]] TokenizeRequest parse_tokenize(std::string_view body);
+[[nodiscard]] std::vector<std::int32_t> parse_detokenize(std::string_view body, const Limits& limits);
+
+}  // namespace qdelta::serve

@@ -1,0 +1,38 @@
+#include "serve/token_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "io/utf8.h"
+
+namespace qdelta::serve {
+
+TokenStream stream_behind(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt) {
+  constexpr std::size_t kEnough = 8;  // tokens; a character has four bytes, and special tokens may stand between
+  TokenStream stream(tokenizer);
+  for (const std::int32_t id : prompt.last(std::min(kEnough, prompt.size()))) static_cast<void>(stream.push(id));
+  return stream;
+}
+
+TokenText::TokenText(const Tokenizer& tokenizer)
+    : tokenizer_(tokenizer), before_(tokenizer.encode("a")), before_text_(tokenizer.decode_bytes(before_)) {}
+
+std::string TokenText::operator()(std::int32_t id) const {
+  std::vector<std::int32_t> ids = before_;
+  ids.push_back(id);
+  std::string text = tokenizer_.decode_bytes(ids);
+  if (!text.starts_with(before_text_) || text.size() == before_text_.size()) return tokenizer_.token(id);
+  text.erase(0, before_text_.size());
+  if (!first_invalid_utf8(text)) return text;
+  std::string bytes = "bytes:";
+  for (const char c : text) {
+    fmt::format_to(std::back_inserter(bytes), "\\x{:02x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+  }
+  return bytes;
+}
+
+std::string TokenText::distinct(std::int32_t id) const { return fmt::format("{}<id {}>", (*this)(id), id); }
+
+}  // namespace qdelta::serve

@@ -1,0 +1,33 @@
+// How single tokens read: what stands in `tokens` and `top_logprobs` of an answer.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer.h"
+
+namespace qdelta::serve {
+
+// A stream that goes on behind a prompt: what follows reads as it does there (its space is kept, a character that the
+// prompt began is completed).
+[[nodiscard]] TokenStream stream_behind(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt);
+
+class TokenText {
+ public:
+  explicit TokenText(const Tokenizer& tokenizer);
+
+  // Its text behind another (so a leading space is there), special tokens as the vocabulary spells them, and what is
+  // only part of a character as bytes:\xe2\x80.
+  [[nodiscard]] std::string operator()(std::int32_t id) const;
+  // The same, told apart from others that read alike: with the id behind it.
+  [[nodiscard]] std::string distinct(std::int32_t id) const;
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::vector<std::int32_t> before_;  // the tokens of some text, and that text
+  std::string before_text_;
+};
+
+}  // namespace qdelta::serve

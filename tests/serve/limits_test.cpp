@@ -1,0 +1,207 @@
+// What the server will not do, what it says then, and that it lives on: bad requests, too many of them, clients that go
+// away, keys, and its own end.
+#include <future>
+
+#include "serving_case.h"
+
+namespace qdelta::testing {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+// A completion that would take very long.
+json endless() {
+  return {{"prompt", "The river"}, {"max_tokens", 1'000'000'000}, {"ignore_eos", true}, {"stream", true}};
+}
+
+serve::ServerOptions narrow() {
+  serve::ServerOptions options;
+  options.engine.max_batch = 1;
+  options.engine.max_queue = 1;
+  options.limits.max_tokens = 1'000'000'000;
+  return options;
+}
+
+void expect_refused(const httplib::Result& result, int status, const std::string& says) {
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->status, status) << result->body;
+  const json body = json::parse(result->body);
+  EXPECT_NE(body["error"]["message"].get<std::string>().find(says), std::string::npos) << result->body;
+}
+
+TEST(Limits, BadRequestsAreToldWhatIsWrong) {
+  serve::ServerOptions options;
+  options.limits.max_prompt = 8;
+  options.limits.max_tokens = 20;
+  options.max_body = 1000;
+  const Serving serving(options);
+  const auto post = [&](const json& body) { return serving.post("/v1/completions", body); };
+  expect_refused(serving.client().Post("/v1/completions", "{nonsense", "application/json"), 400, "not valid JSON");
+  expect_refused(post({{"prompt", {1, 258}}}), 400, "from 0 to 257");
+  expect_refused(post({{"prompt", "a"}, {"max_tokens", 21}}), 400, "from 0 to 20");
+  expect_refused(post({{"prompt", "eight ch"}}), 400, "9 tokens, and this server takes at most 8");
+  expect_refused(post({{"prompt", ""}, {"add_special_tokens", false}}), 400, "empty");
+  expect_refused(post({{"prompt", std::string(2000, 'a')}}), 413, "larger than 1000 bytes");
+  expect_refused(serving.post("/tokenize", {{"text", "a"}}), 400, "prompt is missing");
+  expect_refused(serving.post("/detokenize", {{"tokens", {-1}}}), 400, "token id");
+  expect_refused(serving.client().Get("/nowhere"), 404, "there is no GET /nowhere");
+  expect_refused(serving.post("/v1/chat/completions", json::object()), 404, "there is no POST");
+  expect_refused(serving.client().Put("/v1/completions", "{}", "application/json"), 405, "PUT");
+  expect_refused(serving.client().Get("/v1/completions"), 404, "there is no GET");
+  expect_refused(serving.client().Post("/v1/completions", httplib::MultipartFormDataItems{{"a", "b", "", ""}}), 415,
+                 "form");
+  EXPECT_EQ(post({{"prompt", "seven c"}, {"max_tokens", 20}})->status, 200);
+  EXPECT_EQ(serving.metric("qdelta_requests_total{status=\"400\"}"), 7);
+  EXPECT_EQ(serving.metric("qdelta_requests_total{status=\"413\"}"), 1);
+}
+
+TEST(Limits, WhatIsNoHttpDoesNoHarm) {
+  serve::ServerOptions options;
+  options.max_body = 1000;
+  const Serving serving(options);
+  const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
+  const auto answer_to = [&](const std::string& bytes) {
+    RawClient client(serving.port());
+    client.send(bytes);
+    client.end_sending();
+    return client.read_all();
+  };
+  EXPECT_TRUE(answer_to(std::string("\0\xff\x01 garbage\r\n\r\n", 15)).starts_with("HTTP/1.1 400"));
+  EXPECT_TRUE(answer_to("GET /health HTTP/9.9\r\n\r\n").starts_with("HTTP/1.1 400"));
+  EXPECT_TRUE(answer_to("GET /" + std::string(10'000, 'a') + " HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 414"));
+  EXPECT_TRUE(answer_to(head + "X: " + std::string(10'000, 'a') + "\r\n\r\n").starts_with("HTTP/1.1 4"));
+  EXPECT_TRUE(answer_to(head + "\r\n").starts_with("HTTP/1.1 411"));
+  EXPECT_TRUE(answer_to(head + "Content-Length: 500\r\n\r\n{\"prompt\"").starts_with("HTTP/1.1 400"));
+  EXPECT_TRUE(answer_to(head + "Content-Length: 99999999999\r\n\r\n{}").starts_with("HTTP/1.1 413"));
+  EXPECT_TRUE(answer_to(head + "Content-Length: -1\r\n\r\n{}").starts_with("HTTP/1.1 4"));
+  EXPECT_TRUE(answer_to(head + "Transfer-Encoding: chunked\r\n\r\nzz\r\n").starts_with("HTTP/1.1 400"));
+  EXPECT_TRUE(answer_to(head + "Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc").starts_with("HTTP/1.1 400"));
+  // In chunks no length is said beforehand; the limit holds all the same.
+  std::string chunks = head + "Transfer-Encoding: chunked\r\n\r\n";
+  for (int i = 0; i < 3; ++i) chunks += "190\r\n" + std::string(0x190, ' ') + "\r\n";
+  EXPECT_TRUE(answer_to(chunks + "0\r\n\r\n").starts_with("HTTP/1.1 413"));
+  EXPECT_TRUE(
+      answer_to("POST /nowhere HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab").starts_with("HTTP/1.1 404"));
+  EXPECT_EQ(answer_to(""), "");
+  EXPECT_TRUE(serving.healthy());
+  EXPECT_EQ(serving.text({{"prompt", "a"}, {"max_tokens", 3}}).size(), 3U);
+}
+
+TEST(Limits, TwoRequestsOnOneConnection) {
+  const Serving serving;
+  RawClient client(serving.port());
+  client.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  const std::string both = client.read_all();
+  EXPECT_NE(both.find("\"status\":\"ok\""), std::string::npos) << both;
+  EXPECT_NE(both.find("\"object\":\"list\""), std::string::npos) << both;
+}
+
+TEST(Limits, AFullQueueSaysSoAndAClientThatGoesMakesRoom) {
+  const Serving serving(narrow());
+  RawClient first(serving.port());
+  first.post("/v1/completions", endless().dump());
+  serving.wait_for("qdelta_running_sequences", 1);
+  std::future<std::string> second = std::async(std::launch::async, [&] {
+    return serving.text({{"prompt", "a"}, {"max_tokens", 5}});
+  });
+  serving.wait_for("qdelta_queue_length", 1);
+  const httplib::Result third = serving.post("/v1/completions", {{"prompt", "a"}});
+  expect_refused(third, 503, "1 requests are waiting");
+  EXPECT_EQ(third->get_header_value("Retry-After"), "1");
+  EXPECT_EQ(second.wait_for(milliseconds(50)), std::future_status::timeout);
+  static_cast<void>(first.read_until("data: "));
+  first.close();
+  EXPECT_EQ(second.get().size(), 5U);
+  EXPECT_EQ(serving.metric("qdelta_abandoned_sequences_total"), 1);
+}
+
+// Who waits for an answer in one piece is noticed to have gone as well, in the batch or in the queue.
+TEST(Limits, ClientsThatGoBeforeTheAnswer) {
+  const Serving serving(narrow());
+  json body = endless();
+  body["stream"] = false;
+  RawClient first(serving.port());
+  first.post("/v1/completions", body.dump());
+  serving.wait_for("qdelta_running_sequences", 1);
+  RawClient second(serving.port());
+  second.post("/v1/completions", body.dump());
+  serving.wait_for("qdelta_queue_length", 1);
+  second.close();
+  serving.wait_for("qdelta_queue_length", 0);
+  first.close();
+  serving.wait_for("qdelta_running_sequences", 0);
+  serving.wait_for("qdelta_requests_total{status=\"499\"}", 2);
+  EXPECT_EQ(serving.text({{"prompt", "a"}, {"max_tokens", 5}}).size(), 5U);
+}
+
+TEST(Limits, AKeyIsAskedForWhereThereIsOne) {
+  serve::ServerOptions options;
+  options.api_key = "secret";
+  const Serving serving(options);
+  EXPECT_TRUE(serving.healthy());
+  const std::string body = R"({"prompt": "a", "max_tokens": 2})";
+  for (const char* key : {"", "Bearer ", "Bearer wrong", "Bearer secretsecret", "Bearer secre", "secret"}) {
+    expect_refused(
+        serving.client().Post("/v1/completions", httplib::Headers{{"Authorization", key}}, body, "text/json"), 401,
+        "key");
+  }
+  expect_refused(serving.client().Get("/metrics"), 401, "key");
+  const httplib::Result good = serving.client().Post(
+      "/v1/completions", httplib::Headers{{"Authorization", "Bearer secret"}}, body, "application/json");
+  EXPECT_EQ(good->status, 200);
+}
+
+TEST(Limits, AStopLetsWhatRunsComeToItsEnd) {
+  serve::ServerOptions options = narrow();
+  Serving serving(options);
+  std::future<json> running = std::async(std::launch::async, [&] {
+    return serving.complete({{"prompt", "The river"}, {"max_tokens", 3000}, {"ignore_eos", true}});
+  });
+  RawClient idle(serving.port());  // says nothing, and is not waited for
+  serving.wait_for("qdelta_running_sequences", 1);
+  const auto begin = std::chrono::steady_clock::now();
+  serving.server().stop(std::chrono::seconds(60));
+  const httplib::Result late = serving.post("/v1/completions", {{"prompt", "a"}});
+  if (late) expect_refused(late, 503, "stopping");
+  EXPECT_EQ(running.get()["usage"]["completion_tokens"], 3000);
+  EXPECT_TRUE(serving.stop(milliseconds(0)));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(40));
+  EXPECT_FALSE(serving.healthy());
+}
+
+TEST(Limits, AStopCutsOffWhatTakesTooLong) {
+  Serving serving(narrow());
+  RawClient streaming(serving.port());
+  streaming.post("/v1/completions", endless().dump());
+  serving.wait_for("qdelta_running_sequences", 1);
+  json body = endless();
+  body["stream"] = false;
+  RawClient waiting(serving.port());
+  waiting.post("/v1/completions", body.dump());
+  serving.wait_for("qdelta_queue_length", 1);
+  std::future<std::string> streamed = std::async(std::launch::async, [&] { return streaming.read_all(); });
+  EXPECT_FALSE(serving.stop(milliseconds(100)));
+  const std::string got = streamed.get();
+  EXPECT_NE(got.find("the server is stopping"), std::string::npos) << got.substr(got.size() - 200);
+  EXPECT_EQ(got.find("[DONE]"), std::string::npos);
+  EXPECT_TRUE(waiting.read_all().starts_with("HTTP/1.1 500"));
+}
+
+TEST(Limits, APortThatIsTaken) {
+  const Serving serving;
+  serve::ServerOptions options;
+  options.port = serving.port();
+  ByteTokenizer tokenizer;
+  try {
+    const serve::Server second(serving.model(), tokenizer, Device{}, options);
+    ADD_FAILURE() << "it listens on a port that is taken";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("cannot listen on 127.0.0.1 port " + std::to_string(serving.port())),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace qdelta::testing

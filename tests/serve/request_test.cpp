@@ -1,0 +1,179 @@
+// What a request may say, and what it is told when it is wrong.
+#include "serve/request.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "serve/api_error.h"
+
+namespace qdelta::serve {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+Limits limits() {
+  Limits some;
+  some.vocab_size = 100;
+  some.max_sequences = 4;
+  some.max_prompt = 5;
+  some.max_tokens = 50;
+  return some;
+}
+
+CompletionRequest parsed(std::string_view body) { return parse_completion(body, limits()); }
+
+TEST(Request, PromptsInAllFourForms) {
+  EXPECT_EQ(parsed(R"({"prompt": "a b"})").prompts, std::vector<Prompt>{"a b"});
+  EXPECT_EQ(parsed(R"({"prompt": ["a", ""]})").prompts, (std::vector<Prompt>{"a", ""}));
+  EXPECT_EQ(parsed(R"({"prompt": [0, 99]})").prompts, (std::vector<Prompt>{Ids{0, 99}}));
+  EXPECT_EQ(parsed(R"({"prompt": [[7], [1, 2]]})").prompts, (std::vector<Prompt>{Ids{7}, Ids{1, 2}}));
+}
+
+TEST(Request, WhatIsNotSaidIsAsInOpenAIsInterface) {
+  const CompletionRequest request = parsed(R"({"prompt": "a", "max_tokens": null, "stop": null, "seed": null})");
+  EXPECT_EQ(request.max_tokens, 16);
+  EXPECT_EQ(request.n, 1);
+  EXPECT_EQ(request.sampling.temperature, 1.0F);
+  EXPECT_EQ(request.sampling.top_p, 1.0F);
+  EXPECT_EQ(request.sampling.top_k, 0);
+  EXPECT_FALSE(request.logprobs);
+  EXPECT_FALSE(request.echo || request.stream || request.seeded || request.ignore_eos);
+  EXPECT_TRUE(request.add_special_tokens);
+  EXPECT_TRUE(request.stop.empty());
+}
+
+TEST(Request, EverythingThatCanBeSaid) {
+  const CompletionRequest request =
+      parsed(R"({"model": "m", "prompt": ["a", "b"], "max_tokens": 50, "temperature": 0.5, "top_p": 0.9, "top_k": 7,
+                 "min_p": 0.1, "repetition_penalty": 1.5, "seed": -3, "n": 2, "best_of": 2, "logprobs": 20,
+                 "echo": true, "stream": true, "stream_options": {"include_usage": true}, "stop": ["x", "", "yz"],
+                 "ignore_eos": true, "add_special_tokens": false, "user": "somebody", "presence_penalty": 0.0})");
+  EXPECT_EQ(request.max_tokens, 50);
+  EXPECT_EQ(request.sampling.temperature, 0.5F);
+  EXPECT_EQ(request.sampling.top_p, 0.9F);
+  EXPECT_EQ(request.sampling.top_k, 7);
+  EXPECT_EQ(request.sampling.min_p, 0.1F);
+  EXPECT_EQ(request.sampling.repetition_penalty, 1.5F);
+  EXPECT_TRUE(request.seeded);
+  EXPECT_EQ(request.sampling.seed, static_cast<std::uint64_t>(-3));
+  EXPECT_EQ(request.sequences(), 4);
+  EXPECT_EQ(request.logprobs, 20);
+  EXPECT_TRUE(request.echo && request.stream && request.stream_usage && request.ignore_eos);
+  EXPECT_FALSE(request.add_special_tokens);
+  EXPECT_EQ(request.stop, (std::vector<std::string>{"x", "yz"}));
+  EXPECT_EQ(parsed(R"({"prompt": "a", "stop": "end"})").stop, std::vector<std::string>{"end"});
+  EXPECT_EQ(parsed(R"({"prompt": "a", "max_tokens": 0, "echo": true})").max_tokens, 0);
+  EXPECT_EQ(parsed(R"({"prompt": "a", "top_k": -1})").sampling.top_k, 0);
+}
+
+TEST(Request, TheHarnesssOwnRequests) {
+  const CompletionRequest scoring =
+      parsed(R"({"model": "m", "prompt": [[1, 2, 3]], "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234,
+                 "echo": true})");
+  EXPECT_EQ(scoring.logprobs, 1);
+  EXPECT_EQ(scoring.sampling.temperature, 0.0F);
+  const CompletionRequest generating =
+      parsed(R"({"prompt": [[1]], "model": "m", "max_tokens": 32, "temperature": 0, "stop": ["\n", "</s>"],
+                 "seed": 1234, "do_sample": false})");
+  EXPECT_EQ(generating.stop.size(), 2U);
+}
+
+struct Refused {
+  const char* body;
+  const char* parameter;
+  const char* says;
+};
+
+class Refusals : public ::testing::TestWithParam<Refused> {};
+
+TEST_P(Refusals, SayWhichFieldAndWhy) {
+  try {
+    static_cast<void>(parsed(GetParam().body));
+    ADD_FAILURE() << "accepted: " << GetParam().body;
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.status(), 400);
+    EXPECT_EQ(error.parameter(), GetParam().parameter);
+    EXPECT_NE(std::string(error.what()).find(GetParam().says), std::string::npos) << error.what();
+    const nlohmann::json body = error.body();
+    EXPECT_EQ(body["error"]["type"], "invalid_request_error");
+    EXPECT_EQ(body["error"]["message"], error.what());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Bodies, Refusals,
+    ::testing::Values(
+        Refused{"", "", "not valid JSON"}, Refused{"{", "", "not valid JSON"},
+        Refused{"[]", "", "must be a JSON object"}, Refused{"\"text\"", "", "must be a JSON object"},
+        Refused{"{\"prompt\": \"\xff\"}", "", "not valid UTF-8"},
+        Refused{R"({"prompt": "a"} more)", "", "not valid JSON"}, Refused{"{}", "prompt", "missing"},
+        Refused{R"({"prompt": null})", "prompt", "missing"}, Refused{R"({"prompt": 3})", "prompt", "not number"},
+        Refused{R"({"prompt": {}})", "prompt", "not object"}, Refused{R"({"prompt": []})", "prompt", "empty array"},
+        Refused{R"({"prompt": [[]]})", "prompt", "prompt[0] has no tokens"},
+        Refused{R"({"prompt": [true]})", "prompt", "prompt[0]"},
+        Refused{R"({"prompt": ["a", [1]]})", "prompt", "must be alike"},
+        Refused{R"({"prompt": [1, "a"]})", "prompt", "prompt[1] must be a token id"},
+        Refused{R"({"prompt": [1, 100]})", "prompt", "from 0 to 99"},
+        Refused{R"({"prompt": [-1]})", "prompt", "from 0 to 99"},
+        Refused{R"({"prompt": [1.5]})", "prompt", "whole number"},
+        Refused{R"({"prompt": [18446744073709551615]})", "prompt", "whole number"},
+        Refused{R"({"prompt": [[1], [2, 300]]})", "prompt", "prompt[1][1]"},
+        Refused{R"({"prompt": [1, 2, 3, 4, 5, 6]})", "prompt", "6 tokens, and this server takes at most 5"},
+        Refused{R"({"prompt": ["a", "a", "a", "a", "a"]})", "prompt", "at most 4"},
+        Refused{R"({"prompt": ["a", "a", "a"], "n": 2})", "n", "6 sequences"},
+        Refused{R"({"prompt": "a", "n": 0})", "n", "from 1 to 4"},
+        Refused{R"({"prompt": "a", "max_tokens": 51})", "max_tokens", "from 0 to 50"},
+        Refused{R"({"prompt": "a", "max_tokens": -1})", "max_tokens", "from 0 to 50"},
+        Refused{R"({"prompt": "a", "max_tokens": 2.5})", "max_tokens", "whole number"},
+        Refused{R"({"prompt": "a", "max_tokens": 1e9})", "max_tokens", "whole number"},
+        Refused{R"({"prompt": "a", "max_tokens": 0})", "max_tokens", "echo"},
+        Refused{R"({"prompt": "a", "temperature": -1})", "", "temperature is -1"},
+        Refused{R"({"prompt": "a", "temperature": "hot"})", "temperature", "must be a number"},
+        Refused{R"({"prompt": "a", "temperature": 1e300})", "temperature", "too large"},
+        Refused{R"({"prompt": "a", "top_p": 0})", "", "top-p is 0"},
+        Refused{R"({"prompt": "a", "top_p": 1.1})", "", "top-p"},
+        Refused{R"({"prompt": "a", "min_p": 1})", "", "min-p"},
+        Refused{R"({"prompt": "a", "top_k": -2})", "top_k", "whole number from -1"},
+        Refused{R"({"prompt": "a", "repetition_penalty": 0})", "", "repetition penalty"},
+        Refused{R"({"prompt": "a", "logprobs": 21})", "logprobs", "from 0 to 20"},
+        Refused{R"({"prompt": "a", "logprobs": true})", "logprobs", "whole number"},
+        Refused{R"({"prompt": "a", "seed": 1.5})", "seed", "whole number"},
+        Refused{R"({"prompt": "a", "echo": 1})", "echo", "true or false"},
+        Refused{R"({"prompt": "a", "stream": "yes"})", "stream", "true or false"},
+        Refused{R"({"prompt": "a", "stop": 3})", "stop", "text"},
+        Refused{R"({"prompt": "a", "stop": ["a", 3]})", "stop", "not number"},
+        Refused{R"({"prompt": "a", "stream_options": {}})", "stream_options", "without stream"},
+        Refused{R"({"prompt": "a", "stream": true, "stream_options": 1})", "stream_options", "object"},
+        Refused{R"({"prompt": "a", "stream": true, "stream_options": {"include_usage": 1}})", "stream_options",
+                "true or false"},
+        Refused{R"({"prompt": "a", "model": 3})", "model", "text"},
+        Refused{R"({"prompt": "a", "suffix": "b"})", "suffix", "not supported"},
+        Refused{R"({"prompt": "a", "best_of": 3})", "best_of", "not supported"},
+        Refused{R"({"prompt": "a", "logit_bias": {"5": 1}})", "logit_bias", "not supported"},
+        Refused{R"({"prompt": "a", "frequency_penalty": 0.5})", "frequency_penalty", "not supported"},
+        Refused{R"({"prompt": "a", "num_beams": 4})", "num_beams", "not supported"}));
+
+TEST(Request, ManyStopsAreRefused) {
+  nlohmann::json body = {{"prompt", "a"}, {"stop", std::vector<std::string>(65, "s")}};
+  EXPECT_THROW(static_cast<void>(parsed(body.dump())), ApiError);
+  body["stop"] = std::vector<std::string>(64, "s");
+  EXPECT_EQ(parsed(body.dump()).stop.size(), 64U);
+}
+
+TEST(Request, Tokenizing) {
+  const TokenizeRequest request = parse_tokenize(R"({"prompt": "a", "add_special_tokens": false})");
+  EXPECT_EQ(request.prompt, "a");
+  EXPECT_FALSE(request.add_special_tokens);
+  EXPECT_TRUE(parse_tokenize(R"({"prompt": ""})").add_special_tokens);
+  EXPECT_EQ(parse_detokenize(R"({"tokens": [3, 1]})", limits()), (Ids{3, 1}));
+  EXPECT_TRUE(parse_detokenize(R"({"tokens": []})", limits()).empty());
+  for (const char* wrong : {"{}", R"({"prompt": 1})", R"({"prompt": ["a"]})", "null"}) {
+    EXPECT_THROW(static_cast<void>(parse_tokenize(wrong)), ApiError) << wrong;
+  }
+  for (const char* wrong : {"{}", R"({"tokens": "a"})", R"({"tokens": [100]})", R"({"tokens": [[1]]})"}) {
+    EXPECT_THROW(static_cast<void>(parse_detokenize(wrong, limits())), ApiError) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace qdelta::serve

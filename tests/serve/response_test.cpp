@@ -1,0 +1,141 @@
+// Answers as clients read them: the fields, the scores, and the same text in one piece and in many.
+#include "serve/response.h"
+
+#include <gtest/gtest.h>
+
+#include "data/byte_tokenizer.h"
+
+namespace qdelta::serve {
+namespace {
+
+using nlohmann::json;
+
+class Answers : public ::testing::Test {
+ protected:
+  Answers() {
+    request_.prompts = {"ab"};
+    plan_.prompt = {256, 'a', 'b'};
+  }
+  [[nodiscard]] Answer answer() const {
+    const std::vector<SequencePlan> plans(static_cast<std::size_t>(request_.sequences()), plan_);
+    return {tokenizer_, token_text_, request_, plans, "cmpl-1", 17, "m"};
+  }
+  static std::vector<json> data_of(const std::string& events) {
+    std::vector<json> all;
+    for (std::size_t at = 0; at < events.size();) {
+      const std::size_t end = events.find("\n\n", at);
+      EXPECT_EQ(events.substr(at, 6), "data: ");
+      all.push_back(json::parse(events.substr(at + 6, end - at - 6)));
+      at = end + 2;
+    }
+    return all;
+  }
+
+  ByteTokenizer tokenizer_;
+  TokenText token_text_{tokenizer_};
+  CompletionRequest request_;
+  SequencePlan plan_;
+};
+
+TEST_F(Answers, InOnePiece) {
+  Answer some = answer();
+  some.add({0, {}, {{'c', {}, {}}}, "c", Finish::none});
+  some.add({0, {}, {{'d', {}, {}}}, "d", Finish::length});
+  const json whole = json::parse(some.whole());
+  EXPECT_EQ(whole, json::parse(R"({"id": "cmpl-1", "object": "text_completion", "created": 17, "model": "m",
+      "choices": [{"index": 0, "text": "cd", "logprobs": null, "finish_reason": "length"}],
+      "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}})"));
+}
+
+TEST_F(Answers, TheScoresOfAPromptAndOfWhatFollows) {
+  request_.echo = true;
+  request_.logprobs = 2;
+  Answer some = answer();
+  some.add({0,
+            {{256, std::nullopt, {}},
+             {'a', -0.1F, {{'a', -0.1F}, {'z', -3.5F}}},
+             {'b', -7.0F, {{'a', -0.2F}, {'z', -3.0F}}}},
+            {},
+            "",
+            Finish::none});
+  some.add({0, {}, {{257, -0.3F, {{257, -0.3F}, {0xe2, -2.0F}}}}, "", Finish::stop});
+  const json choice = json::parse(some.whole())["choices"][0];
+  EXPECT_EQ(choice["text"], "ab");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  const json& scores = choice["logprobs"];
+  EXPECT_EQ(scores["tokens"], json::parse(R"(["<bos>", "a", "b", "<eos>"])"));
+  EXPECT_EQ(scores["text_offset"], json::parse("[0, 0, 1, 2]"));
+  EXPECT_EQ(scores["token_logprobs"], (json{nullptr, -0.1F, -7.0F, -0.3F}));
+  EXPECT_EQ(scores["top_logprobs"][0], nullptr);
+  EXPECT_EQ(scores["top_logprobs"][1], (json{{"a", -0.1F}, {"z", -3.5F}}));
+  // The token itself stands among the others even where it is not one of the most likely.
+  EXPECT_EQ(scores["top_logprobs"][2], (json{{"a", -0.2F}, {"z", -3.0F}, {"b", -7.0F}}));
+  EXPECT_EQ(scores["top_logprobs"][3], (json{{"<eos>", -0.3F}, {"bytes:\\xe2", -2.0F}}));
+}
+
+// The harness takes a token for the greedy one where its number equals the largest.
+TEST_F(Answers, TheMostLikelyTokenHasTheSameNumberInBothPlacesAsText) {
+  request_.logprobs = 1;
+  Answer some = answer();
+  const float value = -0.123456789F;
+  some.add({0, {}, {{'c', value, {{'c', value}}}}, "c", Finish::length});
+  const std::string whole = some.whole();
+  const std::string number = json(value).dump();
+  EXPECT_NE(whole.find("\"token_logprobs\":[" + number + "]"), std::string::npos) << whole;
+  EXPECT_NE(whole.find("{\"c\":" + number + "}"), std::string::npos) << whole;
+}
+
+TEST_F(Answers, AStreamSaysTheSame) {
+  request_.prompts = {"ab", "ab"};
+  request_.n = 1;
+  request_.echo = true;
+  request_.logprobs = 0;
+  request_.stream_usage = true;
+  const std::vector<Update> updates = {
+      {1, {{256, {}, {}}, {'a', -1.0F, {}}, {'b', -2.0F, {}}}, {}, "", Finish::none},
+      {0, {{256, {}, {}}, {'a', -1.0F, {}}, {'b', -2.0F, {}}}, {}, "", Finish::none},
+      {0, {}, {{'c', -3.0F, {}}}, "", Finish::none},
+      {1, {}, {{'x', -3.0F, {}}}, "x", Finish::length},
+      {0, {}, {{'d', -4.0F, {}}}, "cd", Finish::stop},
+  };
+  Answer one = answer();
+  Answer many = answer();
+  std::string events;
+  for (const Update& update : updates) {
+    one.add(update);
+    events += many.events(update);
+  }
+  const std::string last = many.last_events();
+  ASSERT_TRUE(last.ends_with("data: [DONE]\n\n")) << last;
+  const json whole = json::parse(one.whole());
+  EXPECT_EQ(data_of(last.substr(0, last.find("data: [DONE]"))).at(0)["usage"], whole["usage"]);
+  for (const json& choice : whole["choices"]) {
+    std::string text;
+    json tokens = json::array();
+    json offsets = json::array();
+    json finish;
+    for (const json& event : data_of(events)) {
+      EXPECT_EQ(event["object"], "text_completion");
+      const json& piece = event["choices"][0];
+      if (piece["index"] != choice["index"]) continue;
+      EXPECT_TRUE(finish.is_null()) << "after its end";
+      text += piece["text"].get<std::string>();
+      for (const json& token : piece["logprobs"]["tokens"]) tokens.push_back(token);
+      for (const json& offset : piece["logprobs"]["text_offset"]) offsets.push_back(offset);
+      finish = piece["finish_reason"];
+    }
+    EXPECT_EQ(text, choice["text"]);
+    EXPECT_EQ(tokens, choice["logprobs"]["tokens"]);
+    EXPECT_EQ(offsets, choice["logprobs"]["text_offset"]);
+    EXPECT_EQ(finish, choice["finish_reason"]);
+  }
+}
+
+TEST_F(Answers, HeldTextIsNoEvent) {
+  Answer some = answer();
+  EXPECT_EQ(some.events({0, {}, {{'c', {}, {}}}, "", Finish::none}), "");
+  EXPECT_NE(some.events({0, {}, {{'d', {}, {}}}, "cd", Finish::none}), "");
+}
+
+}  // namespace
+}  // namespace qdelta::serve
