@@ -43,6 +43,7 @@ void check(const ServeFlags& flags) {
           flags.server.engine.max_queue, flags.server.engine.max_batch);
   at_least("max-tokens", flags.server.limits.max_tokens, 1);
   at_least("max-prompt", flags.server.limits.max_prompt, 1);
+  at_least("max-request", flags.server.limits.max_request, 1);
   at_least("max-sequences", flags.server.limits.max_sequences, 1);
   at_least("max-body", flags.max_body, 1);
   require(flags.max_body <= 4096, "max-body is {}, expected at most 4096 (MiB)", flags.max_body);
@@ -102,6 +103,8 @@ void add_serve(CLI::App& app) {
   command->add_option("--max-tokens", server.limits.max_tokens, "Most tokens that a request may ask for")
       ->capture_default_str();
   command->add_option("--max-prompt", server.limits.max_prompt, "Most tokens of a prompt")->capture_default_str();
+  command->add_option("--max-request", server.limits.max_request, "Most tokens of all prompts of a request, times n")
+      ->capture_default_str();
   command->add_option("--max-sequences", server.limits.max_sequences, "Most prompts, times n, in one request")
       ->capture_default_str();
   command->add_option("--max-body", flags->max_body, "Most MiB of a request")->capture_default_str();

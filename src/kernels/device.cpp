@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "kernels/device_thread.h"
 #ifdef QDELTA_WITH_CUDA
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/memory.h"
@@ -29,6 +30,7 @@ std::shared_ptr<const cuda::Context> open_gpu(int /*ordinal*/) {
 namespace cuda {
 namespace {
 [[noreturn]] void no_gpu() { fail(Status::internal, "a GPU in a build without CUDA"); }
+void use_in_this_thread(const Context& /*gpu*/) { no_gpu(); }
 std::byte* allocate(std::size_t /*bytes*/) { no_gpu(); }
 void release(std::byte* /*data*/) noexcept {}
 void copy_in(const Context& /*gpu*/, void* /*to*/, const void* /*host*/, std::size_t /*bytes*/) { no_gpu(); }
@@ -42,6 +44,10 @@ void launch(const Context& /*gpu*/, const Graph& /*graph*/) { no_gpu(); }
 }  // namespace cuda
 
 #endif
+
+void use_in_this_thread(const Device& device) {
+  if (device.gpu != nullptr) cuda::use_in_this_thread(*device.gpu);
+}
 
 DeviceBuffer::DeviceBuffer(const Device& device, std::size_t bytes) : size_(bytes), on_gpu_(device.gpu != nullptr) {
   if (on_gpu_) {

@@ -1,6 +1,8 @@
 #include "serve/connection.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -36,6 +38,13 @@ void name_of(const sockaddr_storage& where, socklen_t length, std::string& addre
 }
 
 }  // namespace
+
+// The library sends the head and the body of an answer apart. Without this the body would wait for the client to
+// acknowledge the head, which clients take their time over: 40 ms on Linux.
+Connection::Connection(int socket) : socket_(socket) {
+  const int yes = 1;
+  ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+}
 
 bool Connection::is_readable() const { return begin_ < end_ || ready(socket_, POLLIN, kPatience); }
 

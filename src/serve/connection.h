@@ -11,7 +11,7 @@ namespace qdelta::serve {
 
 class Connection : public httplib::Stream {
  public:
-  explicit Connection(int socket) : socket_(socket) {}
+  explicit Connection(int socket);
 
   [[nodiscard]] bool is_readable() const override;
   [[nodiscard]] bool is_writable() const override;

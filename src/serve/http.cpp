@@ -40,6 +40,11 @@ class Workers : public httplib::TaskQueue {
 
 Http::Http(size_t threads) {
   new_task_queue = [this, threads] { return new Workers(threads, waiting_); };
+  // Not the library's own choice, which lets two servers share a port without a word.
+  set_socket_options([](socket_t socket) {
+    const int yes = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  });
   // What the library tells clients about connections, whose keeping is our own matter.
   set_keep_alive_timeout(kIdle / 1000);
   set_keep_alive_max_count(INT_MAX);

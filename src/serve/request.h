@@ -17,10 +17,11 @@
 namespace qdelta::serve {
 
 struct Limits {
-  std::int64_t vocab_size = 0;       // of the model; token ids must be below it
-  std::int64_t max_sequences = 256;  // prompts times n in one request
-  std::int64_t max_prompt = 32768;   // tokens of one prompt
-  std::int64_t max_tokens = 4096;    // to generate for one
+  std::int64_t vocab_size = 0;        // of the model; token ids must be below it
+  std::int64_t max_sequences = 256;   // prompts times n in one request
+  std::int64_t max_prompt = 32768;    // tokens of one prompt
+  std::int64_t max_request = 262144;  // tokens of all prompts times n
+  std::int64_t max_tokens = 4096;     // to generate for one
 };
 
 inline constexpr std::int64_t kMostLogprobs = 20;

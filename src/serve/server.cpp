@@ -242,6 +242,7 @@ class Server::Implementation {
   [[nodiscard]] std::vector<SequencePlan> plans_of(const CompletionRequest& request) const {
     std::random_device entropy;
     std::vector<SequencePlan> plans;
+    std::int64_t tokens = 0;
     for (const Prompt& prompt : request.prompts) {
       SequencePlan plan;
       if (const auto* text = std::get_if<std::string>(&prompt)) {
@@ -255,6 +256,14 @@ class Server::Implementation {
         throw ApiError(400,
                        fmt::format("prompt has {} tokens, and this server takes at most {}", plan.prompt.size(),
                                    options_.limits.max_prompt),
+                       "prompt");
+      }
+      tokens += static_cast<std::int64_t>(plan.prompt.size()) * request.n;
+      if (tokens > options_.limits.max_request) {
+        throw ApiError(400,
+                       fmt::format("the prompts, times n, have more than {} tokens, which is all that this server "
+                                   "takes at once",
+                                   options_.limits.max_request),
                        "prompt");
       }
       plan.sampling = request.sampling;
@@ -317,15 +326,16 @@ class Server::Implementation {
   template <class Take>
   bool follow(Job& job, const Take& take) {
     bool there = true;
+    auto look = Clock::now() + kLook;
     while (there && !job.ended()) {
       if (cut_off_) {
         job.fail("the server is stopping");
         break;
       }
-      if (std::optional<Update> update = job.next(kLook)) {
-        there = take(*std::move(update));
-      } else {
+      if (std::optional<Update> update = job.next(kLook)) there = take(*std::move(update));
+      if (there && Clock::now() >= look) {
         there = Http::connection().alive();
+        look = Clock::now() + kLook;
       }
     }
     if (!there) job.cancel();

@@ -34,6 +34,7 @@ TEST(Limits, BadRequestsAreToldWhatIsWrong) {
   serve::ServerOptions options;
   options.limits.max_prompt = 8;
   options.limits.max_tokens = 20;
+  options.limits.max_request = 12;
   options.max_body = 1000;
   const Serving serving(options);
   const auto post = [&](const json& body) { return serving.post("/v1/completions", body); };
@@ -41,6 +42,7 @@ TEST(Limits, BadRequestsAreToldWhatIsWrong) {
   expect_refused(post({{"prompt", {1, 258}}}), 400, "from 0 to 257");
   expect_refused(post({{"prompt", "a"}, {"max_tokens", 21}}), 400, "from 0 to 20");
   expect_refused(post({{"prompt", "eight ch"}}), 400, "9 tokens, and this server takes at most 8");
+  expect_refused(post({{"prompt", {"four", "four"}}, {"n", 2}}), 400, "more than 12 tokens");
   expect_refused(post({{"prompt", ""}, {"add_special_tokens", false}}), 400, "empty");
   expect_refused(post({{"prompt", std::string(2000, 'a')}}), 413, "larger than 1000 bytes");
   expect_refused(serving.post("/tokenize", {{"text", "a"}}), 400, "prompt is missing");
@@ -52,7 +54,7 @@ TEST(Limits, BadRequestsAreToldWhatIsWrong) {
   expect_refused(serving.client().Post("/v1/completions", httplib::MultipartFormDataItems{{"a", "b", "", ""}}), 415,
                  "form");
   EXPECT_EQ(post({{"prompt", "seven c"}, {"max_tokens", 20}})->status, 200);
-  EXPECT_EQ(serving.metric("qdelta_requests_total{status=\"400\"}"), 7);
+  EXPECT_EQ(serving.metric("qdelta_requests_total{status=\"400\"}"), 8);
   EXPECT_EQ(serving.metric("qdelta_requests_total{status=\"413\"}"), 1);
 }
 
@@ -85,7 +87,7 @@ TEST(Limits, WhatIsNoHttpDoesNoHarm) {
       answer_to("POST /nowhere HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab").starts_with("HTTP/1.1 404"));
   EXPECT_EQ(answer_to(""), "");
   EXPECT_TRUE(serving.healthy());
-  EXPECT_EQ(serving.text({{"prompt", "a"}, {"max_tokens", 3}}).size(), 3U);
+  EXPECT_EQ(serving.text({{"prompt", "a"}, {"temperature", 0}, {"max_tokens", 3}}).size(), 3U);
 }
 
 TEST(Limits, TwoRequestsOnOneConnection) {
@@ -103,7 +105,7 @@ TEST(Limits, AFullQueueSaysSoAndAClientThatGoesMakesRoom) {
   first.post("/v1/completions", endless().dump());
   serving.wait_for("qdelta_running_sequences", 1);
   std::future<std::string> second = std::async(std::launch::async, [&] {
-    return serving.text({{"prompt", "a"}, {"max_tokens", 5}});
+    return serving.text({{"prompt", "a"}, {"temperature", 0}, {"max_tokens", 5}});
   });
   serving.wait_for("qdelta_queue_length", 1);
   const httplib::Result third = serving.post("/v1/completions", {{"prompt", "a"}});
@@ -132,7 +134,7 @@ TEST(Limits, ClientsThatGoBeforeTheAnswer) {
   first.close();
   serving.wait_for("qdelta_running_sequences", 0);
   serving.wait_for("qdelta_requests_total{status=\"499\"}", 2);
-  EXPECT_EQ(serving.text({{"prompt", "a"}, {"max_tokens", 5}}).size(), 5U);
+  EXPECT_EQ(serving.text({{"prompt", "a"}, {"temperature", 0}, {"max_tokens", 5}}).size(), 5U);
 }
 
 TEST(Limits, AKeyIsAskedForWhereThereIsOne) {

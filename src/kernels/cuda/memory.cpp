@@ -39,6 +39,8 @@ std::shared_ptr<const Context> open(int ordinal) {
   return std::make_shared<Context>(ordinal);
 }
 
+void use_in_this_thread(const Context& context) { QDELTA_CUDA(cudaSetDevice(context.ordinal())); }
+
 std::byte* allocate(std::size_t bytes) {
   void* data = nullptr;
   const cudaError_t result = cudaMalloc(&data, std::max<std::size_t>(bytes, 1));

@@ -12,6 +12,7 @@ class Context;
 
 [[nodiscard]] std::vector<std::string> names();
 [[nodiscard]] std::shared_ptr<const Context> open(int ordinal);
+void use_in_this_thread(const Context& context);
 
 [[nodiscard]] std::byte* allocate(std::size_t bytes);
 void release(std::byte* data) noexcept;
