@@ -53,7 +53,6 @@ TEST_F(Completions, EchoedTokensHaveTheSoftmaxOfTheModelsLogits) {
     ASSERT_EQ(top.size(), prompt.size() + 1);
     EXPECT_TRUE(numbers[0].is_null() && top[0].is_null());
     const auto expected = log_probabilities(serving_.model(), prompt);
-    std::size_t greedy = 0;
     for (std::size_t i = 1; i < prompt.size(); ++i) {
       const std::vector<double>& row = expected[i - 1];
       const auto best = std::max_element(row.begin(), row.end());
@@ -63,7 +62,6 @@ TEST_F(Completions, EchoedTokensHaveTheSoftmaxOfTheModelsLogits) {
       EXPECT_NEAR(most, *best, 2e-5);
       // Exactly, for the harness compares so.
       EXPECT_EQ(most == numbers[i].get<double>(), best - row.begin() == prompt[i]) << i;
-      greedy += best - row.begin() == prompt[i] ? 1 : 0;
     }
     // The generated one is the most likely.
     EXPECT_NEAR(numbers.back().get<double>(), *std::max_element(expected.back().begin(), expected.back().end()), 2e-5);
