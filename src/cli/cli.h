@@ -17,8 +17,8 @@ void add_demo(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_chat(CLI::App& app);
-void add_perplexity(CLI::App& app);
 void add_serve(CLI::App& app);
+void add_perplexity(CLI::App& app);
 void add_plot(CLI::App& app);
 
 }  // namespace qdelta
