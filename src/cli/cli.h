@@ -19,6 +19,7 @@ void add_generate(CLI::App& app);
 void add_chat(CLI::App& app);
 void add_serve(CLI::App& app);
 void add_perplexity(CLI::App& app);
+void add_eval(CLI::App& app);
 void add_plot(CLI::App& app);
 
 }  // namespace qdelta

@@ -77,6 +77,7 @@ int run(int argc, char** argv) {
   qdelta::add_chat(app);
   qdelta::add_serve(app);
   qdelta::add_perplexity(app);
+  qdelta::add_eval(app);
   qdelta::add_logits(app);
   qdelta::add_plot(app);
   qdelta::add_op(app);

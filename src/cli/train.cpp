@@ -76,17 +76,7 @@ Data open_mqar(const TrainFlags& flags) {
   options.vocab_size = static_cast<std::int32_t>(flags.model.vocab_size.value_or(8192));
   options.seed = flags.seed;
   options.batch_size = flags.rows;
-  options.tasks = flags.mqar == "paper" ? mqar_training_tasks() : std::vector<MqarTask>{};
-  if (options.tasks.empty()) {
-    MqarTask task;
-    char first = 0;
-    char second = 0;
-    std::istringstream in(flags.mqar);
-    const bool read = static_cast<bool>(in >> task.length >> first >> task.pairs >> second >> task.examples);
-    require(read && first == ':' && second == ':' && in.peek() == EOF,
-            "--mqar is '{}', expected LENGTH:PAIRS:EXAMPLES such as 64:4:100000, or 'paper'", flags.mqar);
-    options.tasks = {task};
-  }
+  options.tasks = flags.mqar == "paper" ? mqar_training_tasks() : std::vector{mqar_task_of("--mqar", flags.mqar)};
   MqarOptions held_out = options;
   held_out.seed = flags.seed + 1'000'003;
   if (flags.mqar == "paper") held_out.tasks = mqar_test_tasks();

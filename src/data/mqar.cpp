@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <numeric>
+#include <sstream>
 #include <utility>
 
 #include "core/error.h"
@@ -73,6 +75,17 @@ void check(const MqarOptions& options) {
 }
 
 }  // namespace
+
+MqarTask mqar_task_of(const std::string& flag, const std::string& text) {
+  MqarTask task;
+  char first = 0;
+  char second = 0;
+  std::istringstream in(text);
+  const bool read = static_cast<bool>(in >> task.length >> first >> task.pairs >> second >> task.examples);
+  require(read && first == ':' && second == ':' && in.peek() == EOF,
+          "{} is '{}', expected LENGTH:PAIRS:EXAMPLES such as 64:4:100000, or 'paper'", flag, text);
+  return task;
+}
 
 std::vector<MqarTask> mqar_training_tasks() {
   return {{64, 4, 100000}, {128, 8, 20000}, {256, 16, 20000}, {256, 32, 20000}, {256, 64, 20000}};

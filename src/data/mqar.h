@@ -33,6 +33,8 @@ struct MqarOptions {
   bool shuffle = true;            // the order of the batches, anew in every epoch
 };
 
+// Out of LENGTH:PAIRS:EXAMPLES. Throws Error(invalid_argument) with the name of the flag it came from.
+[[nodiscard]] MqarTask mqar_task_of(const std::string& flag, const std::string& text);
 // What the paper trains and tests on.
 [[nodiscard]] std::vector<MqarTask> mqar_training_tasks();
 [[nodiscard]] std::vector<MqarTask> mqar_test_tasks();

@@ -107,12 +107,16 @@ TEST_F(Scoring, NamesTheMostLikely) {
       if (k == 0) continue;
       EXPECT_LE(chance.log_probability, got[i].top[k - 1].log_probability);
       // The tokens without a voice all have the logit 0: of equals the smaller id first.
-      if (chance.log_probability == got[i].top[k - 1].log_probability) EXPECT_GT(chance.token, got[i].top[k - 1].token);
+      if (chance.log_probability == got[i].top[k - 1].log_probability) {
+        EXPECT_GT(chance.token, got[i].top[k - 1].token);
+      }
     }
     EXPECT_EQ(got[i].best.token, got[i].top[0].token);
     EXPECT_EQ(got[i].best.log_probability, got[i].top[0].log_probability);
     for (const TokenChance& chance : got[i].top) {
-      if (chance.token == got[i].token.token) EXPECT_EQ(chance.log_probability, got[i].token.log_probability);
+      if (chance.token == got[i].token.token) {
+        EXPECT_EQ(chance.log_probability, got[i].token.log_probability);
+      }
     }
   }
   // What follows the last: the most likely.

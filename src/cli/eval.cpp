@@ -1,0 +1,217 @@
+// qdelta eval: the benchmarks that models are compared by, out of local data.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "cli/build_info.h"
+#include "cli/cli.h"
+#include "cli/device_flags.h"
+#include "cli/stop_signal.h"
+#include "data/fingerprint.h"
+#include "eval/evaluation.h"
+#include "infer/state_file.h"
+#include "io/atomic_file.h"
+#include "model/checkpoint.h"
+#include "train/progress.h"
+
+namespace qdelta {
+namespace {
+
+struct EvalFlags {
+  std::string model, tokenizer, tasks, out, log_examples;
+  std::string bos = "auto";
+  eval::TaskSettings settings;
+  std::int64_t batch = 8, max_length = 2048, bootstrap = 100'000;
+  bool restart = false, dry_run = false;
+  DeviceFlags device;
+};
+
+// Everything that a result depends on, and the batch and the version besides.
+nlohmann::ordered_json settings_json(const EvalFlags& flags, const Device& device) {
+  nlohmann::ordered_json out;
+  out["tasks"] = flags.tasks;
+  out["limit"] = flags.settings.limit;
+  out["bos"] = flags.bos;
+  out["max_length"] = flags.max_length;
+  out["lengths"] = flags.settings.lengths;
+  out["samples"] = flags.settings.samples;
+  out["seed"] = flags.settings.seed;
+  out["ruler_words"] = flags.settings.ruler_data.empty() ? "built-in" : "given";
+  out["recall_length"] = flags.settings.recall_length;
+  out["mqar"] = flags.settings.mqar;
+  out["bootstrap"] = flags.bootstrap;
+  out["device"] = flags.device.device;
+  out["dtype"] = device.activations == DType::bf16 ? "bf16" : "f32";
+  return out;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+void write_examples(const std::string& path, const eval::TaskList& tasks,
+                    const std::vector<std::vector<nlohmann::json>>& results) {
+  AtomicFile file(path);
+  for (std::size_t t = 0; t < tasks.size(); ++t) {
+    for (std::int64_t i = 0; i < tasks[t]->size(); ++i) {
+      const nlohmann::json* result = results.empty() ? nullptr : &results[t][static_cast<std::size_t>(i)];
+      const std::string line = eval::example_line(*tasks[t], i, result);
+      file.write(std::as_bytes(std::span(line)));
+    }
+  }
+  file.commit();
+}
+
+void check(const EvalFlags& flags) {
+  require(flags.batch > 0, "batch is {}, expected at least 1", flags.batch);
+  require(flags.bootstrap >= 0, "bootstrap is {}, expected 0 (none) or more", flags.bootstrap);
+  for (const std::int64_t length : flags.settings.lengths) {
+    require(length > 0, "lengths has {}, expected numbers of tokens", length);
+  }
+  require(!flags.dry_run || !flags.log_examples.empty(),
+          "--dry-run only writes what would be asked: give --log-examples");
+  // What takes hours should not end at a name that cannot be written.
+  for (const std::string& path : {flags.out, flags.log_examples}) {
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    require(path.empty() || folder.empty() || std::filesystem::is_directory(folder), "there is no folder {} for {}",
+            folder.string(), path);
+    require(!std::filesystem::is_directory(path), "{} is a folder, expected a file to write", path);
+  }
+}
+
+void run_eval(EvalFlags& flags) {
+  const StopSignal stop;  // before anything computes
+  check(flags);
+  const std::vector<const eval::TaskEntry*> entries = eval::tasks_named(flags.tasks);
+  const eval::Bos bos = eval::bos_of(flags.bos);
+  const auto model = load_model(flags.model);
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<eval::RequestEncoder> encoder;
+  if (std::any_of(entries.begin(), entries.end(), [](const eval::TaskEntry* entry) { return entry->reads_text; })) {
+    tokenizer = load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
+    require(tokenizer->vocab_size() <= model->config().vocab_size,
+            "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
+            tokenizer->vocab_size(), model->config().vocab_size);
+    encoder = std::make_unique<eval::RequestEncoder>(*tokenizer, bos, flags.max_length);
+  }
+  const eval::TaskList tasks = eval::make_tasks(entries, {flags.settings, encoder.get(), model->config()});
+  if (flags.dry_run) {
+    write_examples(flags.log_examples, tasks, {});
+    fmt::print("What would be asked is in {}.\n", flags.log_examples);
+    return;
+  }
+
+  const Device device = flags.device.open();
+  nlohmann::ordered_json report;
+  report["qdelta"] = QDELTA_VERSION;
+  report["compiler"] = build_info().compiler;
+  report["model"] = {{"path", flags.model}, {"hash", fmt::format("{:016x}", model_hash(*model))}};
+  if (tokenizer != nullptr) {
+    report["tokenizer"] = {{"name", tokenizer->name()},
+                           {"fingerprint", fmt::format("{:016x}", tokenizer->fingerprint())},
+                           {"adds_bos", encoder->adds_bos()}};
+  }
+  report["settings"] = settings_json(flags, device);
+  report["examples_hash"] = eval::fingerprint_of(tasks);
+  const std::string key = fmt::format(
+      "{:016x}", fingerprint_of({report["model"]["hash"].dump(), report["settings"].dump(),
+                                 report["examples_hash"].dump(), report.value("tokenizer", report["model"]).dump()}));
+  report["settings"]["batch"] = flags.batch;
+  report["settings"]["threads"] = flags.device.threads;
+
+  const std::string journal_path = flags.out + ".journal";
+  eval::Journal journal = flags.out.empty() ? eval::Journal() : eval::Journal(journal_path, key, flags.restart);
+  if (journal.size() > 0) fmt::print("Going on after {} examples kept in {}.\n", journal.size(), journal_path);
+  std::fflush(stdout);  // progress does not go through its buffer
+  eval::Engine engine(*model, device, flags.batch);
+  std::vector<std::vector<nlohmann::json>> results;
+  Progress progress;
+  std::string shown_task;
+  const bool finished = eval::run_examples(tasks, engine, journal, stop.raised(), results, [&](const auto& now) {
+    if (shown_task != now.task && !shown_task.empty()) progress.finish();
+    shown_task = now.task;
+    ProgressState state;
+    state.name = now.task;
+    state.step = now.done;
+    state.total = now.total;
+    state.first_step = now.found;
+    progress.update(state);
+  });
+  progress.finish();
+  if (!finished) {
+    fmt::print("Stopped. {}\n", flags.out.empty()
+                                    ? "Nothing is kept: with --out, what is finished would be."
+                                    : fmt::format("{} examples are kept in {}; to go on, give the same command.",
+                                                  journal.size(), journal_path));
+    throw CLI::RuntimeError(130);  // as a shell reports Ctrl-C
+  }
+
+  std::vector<eval::TaskResult> summary;
+  for (std::size_t t = 0; t < tasks.size(); ++t) {
+    summary.push_back(eval::aggregate(*tasks[t], results[t], {flags.bootstrap, flags.device.threads}));
+  }
+  report["results"] = eval::json_of(summary);
+  if (!flags.log_examples.empty()) write_examples(flags.log_examples, tasks, results);
+  if (!flags.out.empty()) write_text(flags.out, report.dump(2) + "\n");
+  journal.remove();
+  fmt::print("{}", eval::table_of(summary));
+}
+
+std::string task_help() {
+  std::string text = "Tasks:\n";
+  for (const eval::TaskEntry& entry : eval::all_tasks()) text += fmt::format("  {:<16}{}\n", entry.name, entry.about);
+  return text;
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app) {
+  auto flags = std::make_shared<EvalFlags>();
+  CLI::App* command = app.add_subcommand("eval", "Measure a model on the benchmarks that papers report");
+  command->add_option("--model", flags->model, "Model folder")->required();
+  command->add_option("--tokenizer", flags->tokenizer, "Another tokenizer than the model folder's");
+  command->add_option("--tasks", flags->tasks, "Which ones, with commas between them; they are listed below")
+      ->required();
+  eval::TaskSettings& settings = flags->settings;
+  command->add_option("--data", settings.data,
+                      "Folder with the data sets: TASK.jsonl and the like, see docs/evaluation.md");
+  command->add_option("--limit", settings.limit, "Only the first so many examples of each task; 0: all")
+      ->capture_default_str();
+  command->add_option("--batch", flags->batch, "Sequences at a time")->capture_default_str();
+  command
+      ->add_option("--bos", flags->bos, "Begin-of-text token before every text: on, off, or auto as the tokenizer says")
+      ->capture_default_str();
+  command->add_option("--max-length", flags->max_length, "Most tokens that a likelihood is taken over")
+      ->capture_default_str();
+  command->add_option("--out", flags->out, "Write results and settings here as JSON; makes the run resumable");
+  command->add_option("--log-examples", flags->log_examples, "Write every example and its result here as JSON lines");
+  command->add_flag("--restart", flags->restart, "Throw away what a stopped run with this --out has kept");
+  command->add_flag("--dry-run", flags->dry_run, "Only write what would be asked, to --log-examples");
+  command->add_option("--lengths", settings.lengths, "Of needle tasks, in tokens, with commas between them")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--samples", settings.samples, "Of needle tasks, for each length")->capture_default_str();
+  command->add_option("--seed", settings.seed, "Of needle tasks and mqar")->capture_default_str();
+  command->add_option("--ruler-data", settings.ruler_data,
+                      "Folder with adjectives.txt, nouns.txt and essays/ for needle tasks. Default: our own words");
+  command->add_option("--recall-length", settings.recall_length, "Tokens that documents of cloze tasks are cut to")
+      ->capture_default_str();
+  command->add_option("--mqar", settings.mqar, "LENGTH:PAIRS:EXAMPLES, or 'paper' for the published tests")
+      ->capture_default_str();
+  command->add_option("--bootstrap", flags->bootstrap, "Draws for the standard error of a perplexity; 0: none")
+      ->capture_default_str();
+  flags->device.add_to(*command);
+  command->footer(task_help() +
+                  "\nExamples:\n"
+                  "  qdelta eval --model M --tasks lambada_openai,arc_easy --data data/eval --out results.json\n"
+                  "  qdelta eval --model M --tasks niah_single_1,niah_single_2 --lengths 1024,2048 --samples 100\n"
+                  "  qdelta eval --model M --tasks mqar --mqar 256:64:1000\n"
+                  "After Ctrl-C the same command goes on where it stopped, if it has --out.");
+  command->callback([flags] { run_eval(*flags); });
+}
+
+}  // namespace qdelta

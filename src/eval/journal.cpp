@@ -1,0 +1,79 @@
+#include "eval/journal.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "core/error.h"
+#include "data/json_at.h"
+#include "eval/data_file.h"
+
+namespace qdelta::eval {
+
+Journal::Journal(const std::string& path, const std::string& key, bool restart) : path_(path) {
+  std::error_code ignored;
+  const bool exists = std::filesystem::exists(path, ignored);
+  std::string text = exists && !restart ? read_whole(path) : "";
+  text.resize(text.rfind('\n') + 1);  // npos + 1 is 0
+  if (!text.empty()) read(text, key);
+  file_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file_) fail(Status::io, "cannot write {}: {}", path, reason_of(errno));
+  if (::ftruncate(file_.get(), static_cast<off_t>(text.size())) != 0) {
+    fail(Status::io, "cannot shorten {}: {}", path, reason_of(errno));
+  }
+  if (text.empty()) write({{"journal", "qdelta eval"}, {"key", key}});
+}
+
+void Journal::read(const std::string& text, const std::string& key) {
+  std::int64_t number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    const std::string label = fmt::format("{}: line {}", path_, ++number);
+    const nlohmann::json line = parse_json(std::string_view(text).substr(begin, end - begin), label);
+    const JsonAt at(line, label);
+    begin = end + 1;
+    if (number == 1) {
+      if (!at.has("journal") || at.at("key").text() != key) {
+        fail(Status::invalid_argument,
+             "{} keeps the results of an evaluation with another model, other settings or other data. Give the same "
+             "ones to go on with it, another --out, or --restart to throw them away",
+             path_);
+      }
+      continue;
+    }
+    const std::string task = at.at("task").text();
+    results_[{task, at.at("index").integer(0, INT64_MAX)}] = at.at("result").value();
+  }
+}
+
+const nlohmann::json* Journal::find(const std::string& task, std::int64_t index) const {
+  const auto found = results_.find({task, index});
+  return found == results_.end() ? nullptr : &found->second;
+}
+
+void Journal::add(const std::string& task, std::int64_t index, const nlohmann::json& result) {
+  if (!file_) return;
+  write({{"task", task}, {"index", index}, {"result", result}});
+  results_[{task, index}] = result;
+}
+
+void Journal::write(const nlohmann::json& line) {
+  const std::string text = line.dump() + "\n";
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t wrote = ::write(file_.get(), text.data() + done, text.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) fail(Status::io, "cannot write {}: {}", path_, reason_of(errno));
+    done += static_cast<std::size_t>(wrote);
+  }
+}
+
+void Journal::remove() {
+  if (!file_) return;
+  file_.close();
+  std::error_code ignored;
+  std::filesystem::remove(path_, ignored);
+}
+
+}  // namespace qdelta::eval

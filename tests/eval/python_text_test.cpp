@@ -1,0 +1,44 @@
+#include "eval/python_text.h"
+
+#include <gtest/gtest.h>
+
+namespace qdelta::eval {
+namespace {
+
+TEST(PythonText, Strips) {
+  EXPECT_EQ(stripped(" \t\n a b\u00a0\u2003\x1c"), "a b");
+  EXPECT_EQ(stripped(" \n "), "");
+  EXPECT_EQ(right_stripped(" a \n"), " a");
+  EXPECT_EQ(stripped_of("..a.b..", '.'), "a.b");
+}
+
+TEST(PythonText, ReplacesFromTheLeftOnce) {
+  EXPECT_EQ(replaced("a   b", "  ", " "), "a  b");
+  EXPECT_EQ(replaced("aaaa", "aa", "a"), "aa");
+  EXPECT_EQ(replaced("", "a", "b"), "");
+}
+
+TEST(PythonText, Capitalizes) {
+  EXPECT_EQ(capitalized("hello WORLD"), "Hello world");
+  EXPECT_EQ(capitalized("éCOLE"), "École");
+  EXPECT_EQ(capitalized(""), "");
+  EXPECT_EQ(first_raised("device Name"), "Device Name");
+}
+
+TEST(PythonText, CountsCharactersAndWords) {
+  EXPECT_EQ(length_of("naïve – 😀"), 9);
+  EXPECT_EQ(split_count("a b"), 2);
+  EXPECT_EQ(split_count(" a  b \n"), 4);  // with the empty ones at both ends
+  EXPECT_EQ(split_count(""), 1);
+}
+
+TEST(PythonText, FindsInAnyCase) {
+  EXPECT_EQ(find_any_case("The ANSWER is", "answer"), 4U);
+  EXPECT_EQ(find_any_case("É l'Été", "été"), 5U);
+  EXPECT_EQ(find_any_case("abc", "d"), std::string::npos);
+  // İ becomes two characters in lower case; the place is still in the text as it was.
+  EXPECT_EQ(find_any_case("\u0130x Y", "y"), 4U);
+}
+
+}  // namespace
+}  // namespace qdelta::eval
