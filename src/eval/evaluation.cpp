@@ -106,7 +106,8 @@ nlohmann::ordered_json json_of(std::span<const TaskResult> results) {
 
 std::string example_line(const Task& task, std::int64_t index, const nlohmann::json* result) {
   nlohmann::ordered_json line{{"task", task.name()}, {"index", index}};
-  for (const auto& [key, value] : task.description(index).items()) line[key] = value;
+  const nlohmann::json description = task.description(index);  // outlives the loop over its items
+  for (const auto& [key, value] : description.items()) line[key] = value;
   if (result != nullptr) {
     for (const auto& [key, value] : result->items()) line[key] = value;
   }
