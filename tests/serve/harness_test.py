@@ -71,7 +71,10 @@ def test(qdelta, folder):
     write(folder)
     command = [qdelta, "train", "--text", folder / "book.txt", "--out", folder / "run", "--steps", "60", "--layers", "2"]
     command += ["--hidden-size", "48", "--heads", "2", "--head-dim", "16", "--seq-len", "128", "--rows", "4", "--lr", "0.01"]
-    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command += ["--warmup", "5", "--eval-every", "0"]
+    trained = subprocess.run([str(word) for word in command], check=False, capture_output=True, text=True)
+    if trained.returncode != 0:
+        sys.exit(f"qdelta train failed: {trained.stderr}")
     model = sorted((folder / "run" / "checkpoints").iterdir())[-1]
     script = pathlib.Path(__file__).parents[2] / "scripts" / "compare_harness.py"
     command = [sys.executable, script, "--qdelta", qdelta, "--model", model, "--data", folder, "--length", "100"]
