@@ -6,6 +6,7 @@
 
 #include "infer/device_decoder.h"
 #include "infer/held_text.h"
+#include "infer/prompt.h"
 
 namespace qdelta {
 namespace {
@@ -24,7 +25,7 @@ class Generator::Sequence {
  public:
   Sequence(const Tokenizer& tokenizer, const GenerationOptions& options, std::size_t index,
            std::span<const std::int32_t> prompt)
-      : stream_(tokenizer),
+      : stream_(stream_behind(tokenizer, prompt)),
         sampler_(options.sampling, index),
         max_tokens_(options.max_tokens),
         eos_(options.stop_at_eos ? tokenizer.eos() : std::nullopt),

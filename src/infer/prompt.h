@@ -1,7 +1,9 @@
-// A text as a model is given it.
+// A text as a model is given it, and where the text that follows begins.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +18,15 @@ inline std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, std::
     ids.insert(ids.begin(), *tokenizer.bos());
   }
   return ids;
+}
+
+// A stream that goes on behind a prompt: what follows reads as it does there (its space is kept, a character that the
+// prompt began is completed).
+inline TokenStream stream_behind(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt) {
+  constexpr std::size_t kEnough = 8;  // tokens; a character has four bytes, and special tokens may stand between
+  TokenStream stream(tokenizer);
+  for (const std::int32_t id : prompt.last(std::min(kEnough, prompt.size()))) static_cast<void>(stream.push(id));
+  return stream;
 }
 
 }  // namespace qdelta

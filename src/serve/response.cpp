@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "infer/prompt.h"
+
 namespace qdelta::serve {
 namespace {
 

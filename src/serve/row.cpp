@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "serve/token_text.h"
+#include "infer/prompt.h"
 
 namespace qdelta::serve {
 

@@ -2,19 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <iterator>
 
 #include "io/utf8.h"
 
 namespace qdelta::serve {
-
-TokenStream stream_behind(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt) {
-  constexpr std::size_t kEnough = 8;  // tokens; a character has four bytes, and special tokens may stand between
-  TokenStream stream(tokenizer);
-  for (const std::int32_t id : prompt.last(std::min(kEnough, prompt.size()))) static_cast<void>(stream.push(id));
-  return stream;
-}
 
 TokenText::TokenText(const Tokenizer& tokenizer)
     : tokenizer_(tokenizer), before_(tokenizer.encode("a")), before_text_(tokenizer.decode_bytes(before_)) {}

@@ -2,17 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "data/tokenizer.h"
 
 namespace qdelta::serve {
-
-// A stream that goes on behind a prompt: what follows reads as it does there (its space is kept, a character that the
-// prompt began is completed).
-[[nodiscard]] TokenStream stream_behind(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt);
 
 class TokenText {
  public:
