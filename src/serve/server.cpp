@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <mutex>
 #include <random>
+#include <thread>
 
 #include "core/error.h"
 #include "infer/prompt.h"
@@ -73,20 +75,21 @@ class Server::Implementation {
   }
   ~Implementation() {
     gone_ = true;
-    if (stopper_.joinable()) stopper_.join();
+    join_stopper();
   }
 
   [[nodiscard]] int port() const { return port_; }
 
   bool serve() {
     http_.listen_after_bind();
-    if (stopper_.joinable()) stopper_.join();
+    join_stopper();
     return drained_;
   }
 
   void stop(std::chrono::milliseconds grace) {
     if (stopping_.exchange(true)) return;
     engine_.close();
+    const std::lock_guard lock(stopper_mutex_);  // it may be done before it is known here
     // Clients of what still runs are answered meanwhile, and new ones told that the server is stopping.
     stopper_ = std::thread([this, grace] {
       const auto end = Clock::now() + grace;
@@ -102,6 +105,11 @@ class Server::Implementation {
   }
 
  private:
+  void join_stopper() {
+    const std::lock_guard lock(stopper_mutex_);
+    if (stopper_.joinable()) stopper_.join();
+  }
+
   // Answers errors of all kinds in the same form.
   template <class Action>
   static void guarded(Response& response, const Action& action) {
@@ -363,6 +371,7 @@ class Server::Implementation {
   int port_ = -1;
   Http http_;
   Engine engine_;
+  std::mutex stopper_mutex_;
   std::thread stopper_;
 };
 
