@@ -27,6 +27,8 @@ constexpr const char* kExamples =
     "  qdelta train --text book.txt --out run             a language model from a text file\n"
     "  qdelta generate --model run/checkpoints/step-... --prompt \"Once\" --stream\n"
     "  qdelta serve --model run/checkpoints/step-...      the same over HTTP\n"
+    "  qdelta eval --model M --tasks lambada_openai --data D\n"
+    "                                                     the benchmarks that models are compared by\n"
     "  qdelta info                                        what this build and this machine can do\n"
     "  qdelta op --in case.safetensors --out result.safetensors --backward\n"
     "                                                     a rule and its gradients on tensors from a file\n"

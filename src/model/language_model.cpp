@@ -332,7 +332,7 @@ void ModelRunner::next_tokens(const ModelInput& input, const NextTokens& out, co
     const auto first = static_cast<std::size_t>(begin);
     const auto size = static_cast<std::size_t>(count);
     const TensorView block = rows_of(plan_->head, 0, count);
-    linear_forward(device_, {rows_of(normed, begin, count), head, block, false});
+    linear_forward(device_, {rows_of(normed, begin, count), head, block, {}});
     CrossEntropy args;
     args.logits = block;
     args.loss = plan_->losses_of(begin, count);
