@@ -2,6 +2,8 @@
 // the op on the CPU with every output full of NaN beforehand.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -192,10 +194,8 @@ inline void expect_scan(const ScanOutputs& got, const ScanCase& c, double tolera
 }
 
 inline std::string describe(const ScanSpec& spec) {
-  std::string text = "D " + std::to_string(spec.channels) + ", N " + std::to_string(spec.states) +
-                     (spec.gate ? ", gate" : "") + (spec.initial ? ", states" : "") + ", lengths";
-  for (const std::int64_t length : spec.lengths) text += " " + std::to_string(length);
-  return text;
+  return fmt::format("D {}, N {}{}{}, lengths {}", spec.channels, spec.states, spec.gate ? ", gate" : "",
+                     spec.initial ? ", states" : "", fmt::join(spec.lengths, " "));
 }
 
 inline ScanSpec random_scan_spec(Random& random) {
