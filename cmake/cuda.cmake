@@ -25,6 +25,7 @@ target_link_libraries(qdelta_cuda PUBLIC CUDA::cudart_static CUDA::cublasLt fmt:
 
 target_sources(qdelta_engine PRIVATE $<TARGET_OBJECTS:qdelta_cuda>)
 # The files that hand work to a GPU; no other depends on whether there is one.
-set_source_files_properties(src/kernels/layers.cpp src/kernels/recurrence.cpp src/kernels/device.cpp
-  src/infer/device_decoder.cpp PROPERTIES COMPILE_DEFINITIONS QDELTA_WITH_CUDA)
+file(GLOB QDELTA_DISPATCHING CONFIGURE_DEPENDS src/kernels/*.cpp)
+set_source_files_properties(${QDELTA_DISPATCHING} src/infer/device_decoder.cpp PROPERTIES
+  COMPILE_DEFINITIONS QDELTA_WITH_CUDA)
 target_link_libraries(qdelta_engine PUBLIC CUDA::cudart_static CUDA::cublasLt)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 namespace qdelta {
@@ -122,7 +123,7 @@ struct ModelRunner::Plan {
   std::vector<TensorView> stream;  // the residual stream on entry to each block, and after the last
   std::vector<BlockActivations> blocks;
   BlockScratch scratch;
-  TensorView inverse_rms, normed, d_stream, last, head, losses, best;
+  TensorView inverse_rms, normed, d_stream, picked, head, losses, best;
   std::int64_t head_rows;
 
   Plan(const ParameterLayout& layout, const Device& device, std::int64_t row_count, std::int64_t chunk_count,
@@ -142,8 +143,8 @@ struct ModelRunner::Plan {
     inverse_rms = take(memory, {rows});
     normed = take(memory, {rows, c.hidden_size}, device.activations);
     if (training) d_stream = take(memory, {rows, c.hidden_size});
-    // The last rows of sequences, and their logits, are only wanted where nothing is trained.
-    if (!training) last = take(memory, {rows, c.hidden_size}, device.activations);
+    // Rows of `normed` side by side, where not all go through the head; one more, of zeros, for the way back.
+    picked = take(memory, {rows + 1, c.hidden_size}, device.activations);
     head = take(memory, {head_rows, c.vocab_size}, training ? device.activations : DType::f32);
     losses = take(memory, {rows});
     best = take(memory, {rows}, DType::i32);
@@ -237,8 +238,8 @@ void ModelRunner::last_logits(const ModelInput& input, const TensorView& out, co
 }
 
 TensorView ModelRunner::gathered(std::span<const std::int32_t> rows) {
-  const TensorView together = rows_of(plan_->last, 0, static_cast<std::int64_t>(rows.size()));
-  embedding_forward(device_, {last_rows_(device_, rows), plan_->normed, together});
+  const TensorView together = rows_of(plan_->picked, 0, static_cast<std::int64_t>(rows.size()));
+  embedding_forward(device_, {picked_rows_(device_, rows), plan_->normed, together});
   return together;
 }
 
@@ -268,15 +269,57 @@ void ModelRunner::write_logits(const TensorView& normed, const TensorView& out) 
   }
 }
 
+namespace {
+
+// The rows that have a target, where they are so few that the head had better be spared the others; else none.
+std::optional<std::vector<std::int32_t>> few_targets(std::span<const std::int32_t> targets) {
+  std::vector<std::int32_t> rows;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] >= 0) rows.push_back(static_cast<std::int32_t>(i));
+  }
+  if (2 * rows.size() > targets.size()) return std::nullopt;
+  return rows;
+}
+
+std::vector<std::int32_t> values_at(std::span<const std::int32_t> values, std::span<const std::int32_t> rows) {
+  std::vector<std::int32_t> out(rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) out[i] = values[static_cast<std::size_t>(rows[i])];
+  return out;
+}
+
+// to[rows[i]] = from[i], and zeros between.
+template <class T>
+void spread(const std::vector<T>& from, std::span<const std::int32_t> rows, std::span<T> to) {
+  if (to.empty()) return;
+  std::fill(to.begin(), to.end(), T{});
+  for (std::size_t i = 0; i < rows.size(); ++i) to[static_cast<std::size_t>(rows[i])] = from[i];
+}
+
+}  // namespace
+
 void ModelRunner::losses(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> out,
                          std::span<std::int32_t> best, const StateSlots& states) {
+  if (const auto few = few_targets(targets)) {
+    run_blocks(input, false, states);
+    std::vector<float> losses(few->size());
+    std::vector<std::int32_t> guesses(best.empty() ? 0 : few->size());
+    losses_of_rows(gathered(*few), values_at(targets, *few), losses, guesses);
+    spread(losses, *few, out);
+    spread(guesses, *few, best);
+    return;
+  }
   run_blocks(input, false, states);
+  losses_of_rows(plan_->normed, targets, out, best);
+}
+
+void ModelRunner::losses_of_rows(const TensorView& rows, std::span<const std::int32_t> targets, std::span<float> out,
+                                 std::span<std::int32_t> best) {
   const ConstTensorView head = model_.layout().head.matrix_in(weights_->get());
   const std::span<const std::int32_t> device_targets = targets_(device_, targets);
-  for (std::int64_t begin = 0; begin < plan_->rows; begin += plan_->head_rows) {
-    const std::int64_t count = std::min(plan_->head_rows, plan_->rows - begin);
+  for (std::int64_t begin = 0; begin < rows.extent(0); begin += plan_->head_rows) {
+    const std::int64_t count = std::min(plan_->head_rows, rows.extent(0) - begin);
     const TensorView block = rows_of(plan_->head, 0, count);
-    linear_forward(device_, {rows_of(plan_->normed, begin, count), head, block, {}});
+    linear_forward(device_, {rows_of(rows, begin, count), head, block, {}});
     CrossEntropy args;
     args.logits = block;
     args.targets = device_targets.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
@@ -372,19 +415,22 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
   require(static_cast<std::int64_t>(gradients.size()) == layout.size, "the gradients have another size than the model");
   run_blocks(input, true, {});
   const Weights weights = weights_->get();
-  const std::span<const std::int32_t> device_targets = targets_(device_, targets);
+  const auto few = few_targets(targets);
+  const TensorView rows = few ? gathered(*few) : plan_->normed;
+  const std::vector<std::int32_t> targets_of_few = few ? values_at(targets, *few) : std::vector<std::int32_t>();
+  const std::span<const std::int32_t> device_targets = targets_(device_, few ? targets_of_few : targets);
   const std::int64_t counted =
       count > 0 ? count : std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
   const float scale = counted > 0 ? 1.0F / static_cast<float>(counted) : 0.0F;
 
-  // The head, a block of rows at a time, so that the logits of all tokens never exist at once. The gradient of `normed`
-  // takes its place.
+  // The head, a block of rows at a time, so that the logits of all tokens never exist at once. The gradient of `rows`
+  // takes their place.
   const ConstTensorView head = layout.head.matrix_in(weights);
   const TensorView d_head = layout.head.in(gradients);
-  for (std::int64_t begin = 0; begin < plan_->rows; begin += plan_->head_rows) {
-    const std::int64_t size = std::min(plan_->head_rows, plan_->rows - begin);
+  for (std::int64_t begin = 0; begin < rows.extent(0); begin += plan_->head_rows) {
+    const std::int64_t size = std::min(plan_->head_rows, rows.extent(0) - begin);
     const TensorView block = rows_of(plan_->head, 0, size);
-    const TensorView normed = rows_of(plan_->normed, begin, size);
+    const TensorView normed = rows_of(rows, begin, size);
     linear_forward(device_, {normed, head, block, {}});
     CrossEntropy args;
     args.logits = block;
@@ -395,6 +441,18 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
     cross_entropy(device_, args);
     linear_backward(device_, {normed, head, block, {}, d_head, false});
     linear_backward(device_, {normed, head, block, normed, {}, false});
+  }
+
+  if (few) {
+    // Back to where they came from; all others have no gradient, which is the row after them.
+    const std::int64_t none = rows.extent(0);
+    const TensorView zeros = rows_of(plan_->picked, none, 1);
+    clear(device_, zeros.data, static_cast<std::size_t>(zeros.extent(1)) * size_of(zeros.dtype));
+    std::vector<std::int32_t> origin(targets.size(), static_cast<std::int32_t>(none));
+    for (std::size_t i = 0; i < few->size(); ++i) {
+      origin[static_cast<std::size_t>((*few)[i])] = static_cast<std::int32_t>(i);
+    }
+    embedding_forward(device_, {picked_rows_(device_, origin), rows_of(plan_->picked, 0, none + 1), plan_->normed});
   }
 
   // Back through the final norm and the blocks.
@@ -413,7 +471,7 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
     model_.blocks()[i].backward(device_, weights, gradients, batch_, a, plan_->scratch, dx);
   }
   embedding_backward(device_, {device_ids_, dx, layout.embeddings.in(gradients)});
-  return sum_of_values(device_, plan_->losses_of(0, plan_->rows)) * scale;
+  return sum_of_values(device_, plan_->losses_of(0, rows.extent(0))) * scale;
 }
 
 }  // namespace qdelta

@@ -152,6 +152,9 @@ class ModelRunner {
   // From ids to the normalised output of the last block, in plan_->normed.
   void run_blocks(const ModelInput& input, bool training, const StateSlots& states);
   void run_planned(std::span<const std::int32_t> device_ids, const StateSlots& states);
+  // Losses, and best guesses where asked for, of rows of plan_->normed.
+  void losses_of_rows(const TensorView& rows, std::span<const std::int32_t> targets, std::span<float> out,
+                      std::span<std::int32_t> best);
   void write_logits(const TensorView& normed, const TensorView& out);
   // The rows of the normalised output that are listed, side by side.
   [[nodiscard]] TensorView gathered(std::span<const std::int32_t> rows);
@@ -163,7 +166,7 @@ class ModelRunner {
   bool recompute_;
   DeviceBuffer memory_;
   DeviceBuffer workspace_;  // of the mixers
-  Uploaded<std::int32_t> ids_, targets_, last_rows_, top_;
+  Uploaded<std::int32_t> ids_, targets_, picked_rows_, top_;
   Uploaded<std::int64_t> offsets_, slots_;
   std::span<const std::int32_t> device_ids_;
   std::span<const std::int64_t> device_slots_;
