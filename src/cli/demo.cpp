@@ -150,6 +150,7 @@ std::string draw(const std::vector<DemoResult>& results, const std::string& out)
 }
 
 void run_demo(DemoFlags& flags) {
+  const StopSignal stop;  // before a GPU is opened, whose driver has threads of its own
   const Device device = flags.device.open();
   require(flags.steps >= 20, "steps is {}, expected at least 20", flags.steps);
   fmt::print(
@@ -158,7 +159,6 @@ void run_demo(DemoFlags& flags) {
       "so a model has to write what it reads into its memory, and find it there later. Three models of the same size\n"
       "train on the same {} batches; they differ only in the rule by which memory is written.\n\n",
       flags.steps);
-  const StopSignal stop;
   std::vector<DemoResult> results;
   for (const Rule rule : {Rule::q_delta, Rule::gated_delta, Rule::linear}) {
     fmt::print("{}:  {}\n", traits_of(rule).title, traits_of(rule).formula);

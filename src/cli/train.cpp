@@ -189,8 +189,8 @@ void run_train(TrainFlags& flags) {
     fail(Status::invalid_argument, "{} already holds a run ({}); pass --resume to go on with it, or another --out",
          flags.run.out, fs::path(*checkpoint).filename().string());
   }
+  const StopSignal stop;  // before a GPU is opened, whose driver has threads of its own
   flags.run.device = flags.device.open();
-  const StopSignal stop;
   Data data = open_data(flags);
   require(!data.validation.empty() || (flags.run.patience <= 0 && flags.run.target_accuracy <= 0),
           "--patience and --target-accuracy need something to validate on: give --validation");

@@ -27,6 +27,11 @@ namespace qdelta {
   return 2.0 * static_cast<double>(layout.parameters() - looked_up) + recurrence_flop_per_token(layout.config, false);
 }
 
+// Of the output head in training, which tokens without a target may be spared.
+[[nodiscard]] inline double head_training_flop_per_token(const ParameterLayout& layout) {
+  return 6.0 * static_cast<double>(layout.head.shape.elements());
+}
+
 [[nodiscard]] inline double training_flop_per_token(const ParameterLayout& layout) {
   const double recurrence = recurrence_flop_per_token(layout.config, false);
   return 3.0 * (forward_flop_per_token(layout) - recurrence) + recurrence +

@@ -64,6 +64,7 @@ StepResult Trainer::step(std::span<const TokenBatch> pieces, float learning_rate
   for (const TokenBatch& piece : pieces) {
     result.loss += runner_.loss_and_gradients({piece.ids, piece.offsets}, piece.targets, gradients, counted);
     result.tokens += static_cast<std::int64_t>(piece.ids.size());
+    result.counted += piece.counted;
   }
   result.gradient_norm = std::sqrt(sum_of_squares(device_, gradients));
   if (!std::isfinite(result.gradient_norm)) {

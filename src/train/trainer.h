@@ -25,6 +25,7 @@ struct StepResult {
   double loss = 0;
   double gradient_norm = 0;  // before clipping
   std::int64_t tokens = 0;
+  std::int64_t counted = 0;  // of them, with a target
   bool skipped = false;  // the norm was not finite, and the parameters were left alone
 };
 

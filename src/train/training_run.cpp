@@ -30,7 +30,8 @@ class Run {
         trainer_(model, options.optimizer, options.device, options.recompute),
         log_(open()),
         events_(options.out, state_.step),
-        flop_per_token_(training_flop_per_token(model.layout())) {}
+        flop_per_token_(training_flop_per_token(model.layout())),
+        head_flop_per_token_(head_training_flop_per_token(model.layout())) {}
 
   TrainingOutcome go(const std::atomic<bool>& stop) {
     TrainingOutcome outcome;
@@ -118,7 +119,9 @@ class Run {
     record.seconds = state_.seconds;
     record.skipped = state_.skipped;
     if (options_.machine_limit > 0) {
-      record.extra["fraction_of_limit"] = record.tokens_per_second * flop_per_token_ / options_.machine_limit;
+      const double spared = head_flop_per_token_ * static_cast<double>(result.tokens - result.counted);
+      const double flop = flop_per_token_ * static_cast<double>(result.tokens) - spared;
+      record.extra["fraction_of_limit"] = flop / seconds / options_.machine_limit;
     }
     return record;
   }
@@ -182,7 +185,7 @@ class Run {
   std::string resumed_;  // the checkpoint it went on from
   RunLog log_;
   TensorBoardWriter events_;
-  double flop_per_token_;
+  double flop_per_token_, head_flop_per_token_;
   std::int64_t first_step_ = state_.step;
   std::optional<double> shown_validation_;
   Clock::time_point start_;

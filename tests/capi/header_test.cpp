@@ -11,7 +11,7 @@ namespace {
 
 // Compiles nothing but the header; warnings are errors.
 bool compiles(const std::string& compiler, const std::string& language, const std::string& standard) {
-  const std::filesystem::path include = std::filesystem::path(__FILE__).parent_path() / "../../include";
+  const std::filesystem::path include = std::filesystem::path(QDELTA_TESTS_DIR) / "../include";
   const std::string command = "echo '#include <qdelta/qdelta.h>' | " + compiler + " -x " + language +
                               " -std=" + standard + " -pedantic-errors -Wall -Wextra -Werror" + " -fsyntax-only -I'" +
                               include.string() + "' -";

@@ -55,7 +55,7 @@ inline void write_file(const std::string& path, std::string_view contents) {
 
 // Beside this file, wherever the tests are run.
 inline std::string fixture(std::string_view name) {
-  return (std::filesystem::path(__FILE__).parent_path() / "fixtures" / name).string();
+  return std::string(QDELTA_TESTS_DIR) + "/data/fixtures/" + name;
 }
 
 // Documents of these lengths, with ids that count up from 0 (modulo the vocabulary), so that a token tells its place.
