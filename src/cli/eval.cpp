@@ -2,6 +2,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 
@@ -131,14 +133,19 @@ void run_eval(EvalFlags& flags) {
   std::vector<std::vector<nlohmann::json>> results;
   Progress progress;
   std::string shown_task;
+  auto begun = std::chrono::steady_clock::now();
   const bool finished = eval::run_examples(tasks, engine, journal, stop.raised(), results, [&](const auto& now) {
-    if (shown_task != now.task && !shown_task.empty()) progress.finish();
+    if (shown_task != now.task) {
+      if (!shown_task.empty()) progress.finish();
+      begun = std::chrono::steady_clock::now();
+    }
     shown_task = now.task;
     ProgressState state;
     state.name = now.task;
     state.step = now.done;
     state.total = now.total;
     state.first_step = now.found;
+    state.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
     progress.update(state);
   });
   progress.finish();
