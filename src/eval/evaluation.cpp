@@ -69,6 +69,15 @@ std::string fingerprint_of(const TaskList& tasks) {
   return fmt::format("{:016x}", hash);
 }
 
+namespace {
+
+// Perplexities of models that know nothing are large.
+std::string number_text(double value) {
+  return std::abs(value) < 1e5 ? fmt::format("{:.4f}", value) : fmt::format("{:.4e}", value);
+}
+
+}  // namespace
+
 std::string table_of(std::span<const TaskResult> results) {
   std::size_t task_width = 4;
   std::size_t metric_width = 6;
@@ -80,11 +89,9 @@ std::string table_of(std::span<const TaskResult> results) {
                                 metric_width, "value", "std. error");
   for (const TaskResult& result : results) {
     for (const MetricResult& metric : result.metrics) {
-      const std::string error = metric.estimate.error ? fmt::format("{:.4f}", *metric.estimate.error) : "-";
-      const double value = metric.estimate.value;
-      const std::string shown = std::abs(value) < 1e6 ? fmt::format("{:.4f}", value) : fmt::format("{:.5g}", value);
+      const std::string error = metric.estimate.error ? number_text(*metric.estimate.error) : "-";
       out += fmt::format("{:<{}}  {:>8}  {:<{}}  {:>12}  {:>10}\n", result.task, task_width, result.examples,
-                         metric.name, metric_width, shown, error);
+                         metric.name, metric_width, number_text(metric.estimate.value), error);
     }
   }
   return out;
