@@ -26,7 +26,7 @@ struct StepResult {
   double gradient_norm = 0;  // before clipping
   std::int64_t tokens = 0;
   std::int64_t counted = 0;  // of them, with a target
-  bool skipped = false;  // the norm was not finite, and the parameters were left alone
+  bool skipped = false;      // the norm was not finite, and the parameters were left alone
 };
 
 struct EvaluationResult {

@@ -1,6 +1,7 @@
 // What the tests of src/data share: a folder that goes away, whole files, fixtures, and a small dataset.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -54,9 +55,7 @@ inline void write_file(const std::string& path, std::string_view contents) {
 }
 
 // Beside this file, wherever the tests are run.
-inline std::string fixture(std::string_view name) {
-  return std::string(QDELTA_TESTS_DIR) + "/data/fixtures/" + name;
-}
+inline std::string fixture(std::string_view name) { return fmt::format("{}/data/fixtures/{}", QDELTA_TESTS_DIR, name); }
 
 // Documents of these lengths, with ids that count up from 0 (modulo the vocabulary), so that a token tells its place.
 inline void write_counting(const std::string& folder, const std::vector<std::int64_t>& lengths, std::int32_t vocab_size,
