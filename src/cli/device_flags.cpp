@@ -15,7 +15,10 @@ std::shared_ptr<const cuda::Context> open_gpu_named(const std::string& device) {
   const std::string number = device.size() > name.size() ? device.substr(name.size() + 1) : "0";
   const char* end = number.data() + number.size();
   require(name == "cuda" && std::from_chars(number.data(), end, ordinal).ptr == end && !number.empty(),
-          "'{}' is no device: cpu, cuda or cuda:N", device);
+          "--device {}: there is cpu, cuda and cuda:N", device);
+  if (!gpu_in_build()) {
+    fail(Status::unsupported, "--device {}: this build has only the cpu; one with CUDA: make build CUDA=1", device);
+  }
   return open_gpu(ordinal);
 }
 

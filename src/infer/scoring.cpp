@@ -41,8 +41,8 @@ void Scorer::check(const ScoringRequest& request, const ModelStates* states) con
           "scores from token {} on were asked for in a sequence of {}: the first has nothing before it",
           request.scored_from, length);
   for (const std::int32_t token : request.tokens) {
-    require(token >= 0 && token < model_.config().vocab_size, "there is no token {}: the model knows {}", token,
-            model_.config().vocab_size);
+    require(token >= 0 && token < model_.config().vocab_size,
+            "the tokenizer gives token {}, but the model knows only {}", token, model_.config().vocab_size);
   }
   for (const std::int64_t slot : {request.start, request.keep}) {
     require(slot < (states == nullptr ? 0 : states->count()), "there is no state {} in a pool of {}", slot,

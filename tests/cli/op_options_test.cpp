@@ -42,6 +42,7 @@ TEST_F(OpOptions, TheMetadataSaysHowItWasMade) {
                                                        {"form", "chunk"},
                                                        {"chunk", "64"},
                                                        {"dtype", "f32"},
+                                                       {"device", "cpu"},
                                                        {"qdelta_version", QDELTA_VERSION}};
   EXPECT_EQ(by_default, expected);
   EXPECT_EQ(run(case_, {"--chunk", "16"}).metadata.at("chunk"), "16");

@@ -127,7 +127,9 @@ TEST_F(TrainConfig, EveryFlagMayStandInAFileAndMeansTheSameThere) {
                           {"keep", "3"},
                           {"patience", "50"},
                           {"target-accuracy", "0.99"}};
-  std::set<std::string> covered{"help", "config", "out", "text", "mqar", "lambda", "model-config"};  // and see below
+  std::set<std::string> covered{
+      "help",   "config",       "out",    "text",       "mqar",
+      "lambda", "model-config", "expand", "state-size", "dt-rank"};  // and see below; the last ones are Mamba's
   for (const auto& [name, value] : settings) covered.insert(name);
   EXPECT_EQ(covered, flags_of_train());
 
