@@ -33,10 +33,12 @@ struct RecordedModel {
     for (std::int64_t b = 0; b <= input.extent(0); ++b) offsets.push_back(b * T);
   }
   [[nodiscard]] ModelInput input() const { return {ids, offsets}; }
-  // The largest error of a gradient, and of which tensor.
-  [[nodiscard]] std::pair<double, std::string> worst_gradient(std::span<const float> gradients) const {
+  // The largest error of a gradient, and of which tensor; of those with at least `size` numbers.
+  [[nodiscard]] std::pair<double, std::string> worst_gradient(std::span<const float> gradients,
+                                                              std::int64_t size = 1) const {
     std::pair<double, std::string> worst;
     for (const NamedSlot& tensor : model->layout().tensors) {
+      if (tensor.slot.shape.elements() < size) continue;
       const auto part = gradients.subspan(static_cast<std::size_t>(tensor.slot.offset),
                                           static_cast<std::size_t>(tensor.slot.shape.elements()));
       const double error = relative_error(std::vector<double>(part.begin(), part.end()),
