@@ -88,4 +88,10 @@ void AtomicFile::check_open(const char* doing) const {
   if (state_ == State::committed) fail(Status::internal, "cannot {} {}: it is already committed", doing, path_);
 }
 
+void write_whole(const std::string& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
 }  // namespace qdelta

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "io/file_descriptor.h"
 
@@ -44,5 +45,8 @@ class AtomicFile {
   FileDescriptor file_;
   State state_ = State::open;
 };
+
+// All of a file at once.
+void write_whole(const std::string& path, std::string_view text);
 
 }  // namespace qdelta

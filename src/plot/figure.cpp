@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "core/error.h"
 #include "io/atomic_file.h"
@@ -117,12 +116,7 @@ std::string svg(const Figure& figure) {
   return writer.finished();
 }
 
-void write_svg(const Figure& figure, const std::string& path) {
-  const std::string text = svg(figure);
-  AtomicFile file(path);
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
-}
+void write_svg(const Figure& figure, const std::string& path) { write_whole(path, svg(figure)); }
 
 std::vector<double> smoothed(const std::vector<double>& values, double factor) {
   require(factor >= 0 && factor < 1, "the smoothing is {}; it must be at least 0 and less than 1", factor);

@@ -30,10 +30,16 @@ struct Axis {
   Units units = Units::count;
   // Where it begins and ends. Unless given: so that the data fit, with zero where it is near and wherever bars stand.
   std::optional<double> low{}, high{};
-  std::vector<std::string> categories{};  // the names of 0, 1, 2, ... on the x axis of a bar chart
+  std::vector<std::string> categories{};  // the names of 0, 1, 2, ...: of bars on the x axis, of cells on either
 };
 
-enum class Kind { line, scatter, bar };
+enum class Kind {
+  line,
+  scatter,
+  bar,
+  histogram,  // x: where each bin begins and, last, where the last one ends; y: their heights, and anything
+  heat,       // a cell of color z at each (x, y), which are whole numbers
+};
 // `automatic`: on scatter plots and on lines of few points a shape of the series' own, else none.
 enum class Marker { automatic, none, circle, square, triangle, diamond, triangle_down, cross };
 // `automatic`: solid, and other patterns once the colors are used up.
@@ -42,16 +48,17 @@ enum class Dash { automatic, solid, dashed, dotted, dash_dot };
 // Values that are not finite, or not positive on a logarithmic axis, are gaps: a line is broken there.
 struct Series {
   std::string label{};  // in the legend; empty: not there
-  std::vector<double> x{}, y{};
+  std::vector<double> x{}, y{}, z{};
   Kind kind = Kind::line;
   std::vector<double> low{},
       high{};                  // the spread around each y, or empty: a band on lines, whiskers on points and bars
   std::optional<int> color{};  // of the palette, from 0; else the series' place in its panel
   Marker marker = Marker::automatic;
   Dash dash = Dash::automatic;
-  double width = 1.8;  // of a line, pixels
+  double width = 1.8;        // of a line, pixels
+  double marker_size = 3.8;  // half the width of a marker; small ones have no outline
   double opacity = 1;
-  bool values = false;  // write its number over each bar, where there is room
+  bool values = false;  // write its number over each bar and in each cell, where there is room
 };
 
 // A thin line across the whole panel: a limit, a published number, the end of the warm-up.

@@ -36,11 +36,13 @@ void draw_entry(SvgWriter& svg, const LegendEntry& entry, double x, double middl
   const double opacity = entry.series->opacity;
   if (entry.series->kind == Kind::bar) {
     svg.rectangle({x + kSample - 16, middle - 5, 12, 10}, look.color, opacity);
-  } else if (entry.series->kind == Kind::line) {
-    if (!entry.series->low.empty()) svg.rectangle({x, middle - 5, kSample, 10}, look.color, 0.2);
+  } else if (entry.series->kind == Kind::line || entry.series->kind == Kind::histogram) {
+    if (!entry.series->low.empty() || entry.series->kind == Kind::histogram)
+      svg.rectangle({x, middle - 5, kSample, 10}, look.color, 0.2);
     svg.line({x, middle}, {x + kSample, middle}, {look.color, std::max(entry.series->width, 1.5), opacity, look.dash});
   }
-  draw_marker(svg, {x + kSample / 2, middle}, look.marker, 3.6, look.color, opacity);
+  draw_marker(svg, {x + kSample / 2, middle}, look.marker, std::min(3.6, entry.series->marker_size + 1), look.color,
+              opacity);
   svg.text({x + kSample + kGap, middle + 4.2}, fitted(entry.label, width), {.size = kLegendText, .color = kInk});
 }
 
@@ -157,6 +159,7 @@ void Occupancy::add(const SeriesShape& shape) {
   }
   for (const Point& at : shape.markers) add(Rectangle{at.x - 4, at.y - 4, 8, 8});
   for (const Bar& bar : shape.bars) add(bar.box);
+  for (const Cell& cell : shape.cells) add(cell.box);
 }
 
 bool Occupancy::is_free(const Rectangle& box) const {

@@ -21,6 +21,11 @@ inline constexpr std::array<std::string_view, 8> kPalette = {
 // The nearest of the 256 colors of terminals.
 inline constexpr std::array<int, 8> kTerminalPalette = {32, 166, 36, 175, 178, 74, 245, 94};
 
+// Of heat maps, from the lowest value to the highest: ever darker, so that it reads in gray and to any eye.
+inline constexpr std::array<std::array<double, 3>, 5> kHeat = {
+    {{247, 251, 255}, {198, 219, 239}, {107, 174, 214}, {33, 113, 181}, {8, 48, 107}}};
+inline constexpr double kDarkHeat = 0.55;  // from this level on, text in a cell is white
+
 inline constexpr std::string_view kInk = "#222222";      // text
 inline constexpr std::string_view kSoftInk = "#555555";  // numbers at the axes
 inline constexpr std::string_view kAxisLine = "#777777";

@@ -1,5 +1,7 @@
 #include "plot/panel.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -13,7 +15,6 @@ namespace {
 using Anchor = TextStyle::Anchor;
 
 constexpr double kBandOpacity = 0.18;
-constexpr double kMarkerSize = 3.8;
 constexpr double kSlantDegrees = -0.6 * 180 / std::numbers::pi;
 constexpr double kBaseline = 0.36;  // of the font size: from the middle of a line of digits down to its baseline
 
@@ -109,8 +110,50 @@ void draw_bar_values(SvgWriter& svg, const Panel& panel, const SeriesShape& shap
   }
 }
 
+std::string heat_color(double level) {
+  const double at = std::clamp(level, 0.0, 1.0) * static_cast<double>(kHeat.size() - 1);
+  const std::size_t below = std::min(static_cast<std::size_t>(at), kHeat.size() - 2);
+  const double part = at - static_cast<double>(below);
+  std::string color = "#";
+  for (std::size_t c = 0; c < 3; ++c) {
+    color += fmt::format("{:02x}", std::lround(kHeat[below][c] + part * (kHeat[below + 1][c] - kHeat[below][c])));
+  }
+  return color;
+}
+
+void draw_cells(SvgWriter& svg, const Series& series, const SeriesShape& shape) {
+  for (const Cell& cell : shape.cells) {
+    svg.rectangle(cell.box, heat_color(cell.level), 1, kPaper);
+    const std::string text = number_text(cell.value, 3, Units::count);
+    const bool fits = text_width(text, kSmallText) + 4 <= cell.box.width && kSmallText + 3 <= cell.box.height;
+    if (!series.values || !fits) continue;
+    svg.text({cell.box.center_x(), cell.box.center_y() + kBaseline * kSmallText}, text,
+             {.size = kSmallText, .color = cell.level >= kDarkHeat ? kPaper : kInk, .anchor = Anchor::middle});
+  }
+}
+
+// What the colors of a heat map mean, beside it.
+void draw_color_bar(SvgWriter& svg, const SeriesShape& shape, const Rectangle& plot) {
+  if (shape.cells.empty()) return;
+  const auto [low, high] = std::minmax_element(shape.cells.begin(), shape.cells.end(),
+                                               [](const Cell& a, const Cell& b) { return a.value < b.value; });
+  constexpr int kPieces = 40;
+  const double height = plot.height / kPieces;
+  const double x = plot.right() + kColorBarGap;
+  for (int i = 0; i < kPieces && high->value > low->value; ++i) {
+    svg.rectangle({x, plot.bottom() - (i + 1) * height, kColorBarWidth, height + 0.5}, heat_color((i + 0.5) / kPieces));
+  }
+  const TextStyle text{.size = kSmallText, .color = kSoftInk};
+  if (high->value > low->value) {
+    svg.text({x + kColorBarWidth + 4, plot.y + 0.8 * kSmallText}, number_text(high->value, 3, Units::count), text);
+  }
+  svg.text({x + (high->value > low->value ? kColorBarWidth + 4 : 0), plot.bottom()},
+           number_text(low->value, 3, Units::count), text);
+}
+
 void draw_series(SvgWriter& svg, const Series& series, const SeriesShape& shape, const SeriesLook& look) {
   for (const Bar& bar : shape.bars) svg.rectangle(bar.box, look.color, series.opacity);
+  draw_cells(svg, series, shape);
   svg.lines(shape.lines, {look.color, series.width, series.opacity, look.dash});
   for (const std::vector<Point>& line : shape.lines) {
     if (line.size() == 1 && look.marker == Marker::none) {
@@ -164,9 +207,11 @@ void draw_panel(SvgWriter& svg, const Panel& panel, const PanelPlan& plan) {
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const SeriesLook look = look_of(panel.series[i], i);
     for (const Point& at : shapes[i].markers) {
-      if (with_edge.contains(at)) draw_marker(svg, at, look.marker, kMarkerSize, look.color, panel.series[i].opacity);
+      if (with_edge.contains(at))
+        draw_marker(svg, at, look.marker, panel.series[i].marker_size, look.color, panel.series[i].opacity);
     }
     if (panel.series[i].values) draw_bar_values(svg, panel, shapes[i]);
+    draw_color_bar(svg, shapes[i], plot);
   }
   draw_guide_labels(svg, plan.guides);
   if (plan.legend_inside) draw_legend_inside(svg, plan.legend, *plan.legend_inside);

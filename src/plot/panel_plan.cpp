@@ -32,6 +32,16 @@ Ticks x_ticks(const Panel& panel, const Range& range, double width) {
 }
 
 Ticks y_ticks(const Panel& panel, const Range& range, double height) {
+  if (!panel.y.categories.empty()) {
+    // As many names as there is room for, evenly.
+    Ticks names;
+    const std::size_t count = panel.y.categories.size();
+    const auto room = static_cast<std::size_t>(std::max(1.0, height / kTickLine));
+    const std::size_t step = (count + room - 1) / room;
+    for (std::size_t i = 0; i < count; i += step)
+      names.major.push_back({static_cast<double>(i), panel.y.categories[i]});
+    return names;
+  }
   const int at_most = std::clamp(static_cast<int>(height / 32), 2, 10);
   return axis_ticks(panel.y.scale, range.low, range.high, at_most, panel.y.units);
 }
@@ -111,7 +121,9 @@ void plan_frame(PanelPlan& plan, const Panel& panel, const Margins& at_least) {
   plan.y = y_ticks(panel, plan.ranges.y, plan.plot.height);
   m.left = kEdge + (panel.y.label.empty() ? 0 : kLabelText + kLabelGap) + widest_label(plan.y) + kTickLength + kTickGap;
   m.left = std::max({m.left, at_least.left, category_overhang(plan) - 10});
-  m.right = std::max(kEdge + 4, at_least.right);
+  const bool cells = std::any_of(panel.series.begin(), panel.series.end(),
+                                 [](const Series& series) { return series.kind == Kind::heat; });
+  m.right = std::max(cells ? kColorBarRoom : kEdge + 4, at_least.right);
 
   // Labels at the end of the x axis reach beyond it.
   for (int attempt = 0; attempt < 2; ++attempt) {

@@ -12,6 +12,9 @@ inline constexpr double kTickLine = 14;
 inline constexpr double kTickLength = 4;
 inline constexpr double kTickGap = 4;
 inline constexpr double kSmallText = 11;
-inline constexpr double kEdge = 12;  // around everything
+inline constexpr double kColorBarGap = 8;  // of a heat map
+inline constexpr double kColorBarWidth = 12;
+inline constexpr double kColorBarRoom = 72;  // with its numbers
+inline constexpr double kEdge = 12;          // around everything
 
 }  // namespace qdelta::plot

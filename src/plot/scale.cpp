@@ -37,6 +37,8 @@ void check(const Series& series) {
             series.y.size(), spread->size());
   }
   require(series.low.empty() == series.high.empty(), "{} has one side of a spread without the other", name);
+  require(series.kind != Kind::heat || series.z.size() == series.y.size(), "{} has {} cells and {} colors", name,
+          series.y.size(), series.z.size());
 }
 
 Range widened(const Extent& data, Scale scale, double margin, bool from_zero) {
@@ -91,13 +93,18 @@ Ranges ranges_of(const Panel& panel) {
   Extent x;
   Extent y;
   bool bars = false;
+  bool cells = false;
+  bool from_zero = false;
   for (const Series& series : panel.series) {
     check(series);
+    cells = cells || series.kind == Kind::heat;
+    from_zero = from_zero || series.kind == Kind::bar || series.kind == Kind::histogram;
     const bool is_bar = series.kind == Kind::bar;
     bars = bars || is_bar;
     for (std::size_t i = 0; i < series.x.size(); ++i) {
       if (!shows(panel.x.scale, series.x[i]) || !shows(panel.y.scale, series.y[i])) continue;
       x.add(series.x[i]);
+      if (series.kind == Kind::histogram && i + 1 == series.x.size()) continue;  // the end of the last bin
       y.add(series.y[i]);
       if (series.low.empty()) continue;
       for (const double side : {series.low[i], series.high[i]}) {
@@ -129,7 +136,11 @@ Ranges ranges_of(const Panel& panel) {
   } else {
     ranges.x = widened(x, panel.x.scale, 0.02, false);
   }
-  ranges.y = widened(y, panel.y.scale, bars ? 0.06 : 0.04, bars);
+  ranges.y = widened(y, panel.y.scale, bars ? 0.06 : 0.04, from_zero);
+  if (cells) {
+    ranges.x = {x.low - 0.5, x.high + 0.5};
+    ranges.y = {y.low - 0.5, y.high + 0.5};
+  }
   apply_limits(ranges.x, panel.x, "x");
   apply_limits(ranges.y, panel.y, "y");
   return ranges;

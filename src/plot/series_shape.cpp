@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "plot/palette.h"
 
@@ -13,6 +14,7 @@ constexpr std::size_t kMostPointsWithMarkers = 24;
 constexpr double kBarGroup = 0.8;      // of the distance between two groups
 constexpr double kPointsPerPixel = 4;  // more are reduced
 constexpr double kWhiskerCap = 3;      // pixels to each side
+constexpr double kSmallestOutlined = 2.5;
 
 constexpr std::array<Marker, 6> kMarkers = {Marker::circle,  Marker::square,        Marker::triangle,
                                             Marker::diamond, Marker::triangle_down, Marker::cross};
@@ -127,6 +129,44 @@ void add_bars(SeriesShape& shape, const Series& series, const Plane& plane, doub
   }
 }
 
+// The outline of the bins, from the base line up and down to it again, and the area under it.
+void add_histogram(SeriesShape& shape, const Series& series, const Plane& plane) {
+  const double base = plane.y_scale == Scale::log ? plane.plot.bottom() : plane.y(0);
+  std::vector<Point> outline;
+  for (std::size_t i = 0; i + 1 < series.x.size(); ++i) {
+    if (!shows(plane.x_scale, series.x[i]) || !shows(plane.x_scale, series.x[i + 1])) continue;
+    const double from = plane.x(series.x[i]);
+    const double to = plane.x(series.x[i + 1]);
+    const double y = shows(plane.y_scale, series.y[i]) ? plane.y(series.y[i]) : base;
+    if (outline.empty()) outline.push_back({from, base});
+    outline.push_back({from, y});
+    outline.push_back({to, y});
+  }
+  if (outline.empty()) return;
+  outline.push_back({outline.back().x, base});
+  Band area{outline, outline};
+  for (Point& point : area.lower) point.y = base;
+  shape.lines.push_back(std::move(outline));
+  shape.bands.push_back(std::move(area));
+}
+
+void add_cells(SeriesShape& shape, const Series& series, const Plane& plane) {
+  double low = std::numeric_limits<double>::infinity();
+  double high = -low;
+  for (const double value : series.z) {
+    if (!std::isfinite(value)) continue;
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  for (std::size_t i = 0; i < series.z.size(); ++i) {
+    if (!std::isfinite(series.z[i])) continue;
+    const double left = plane.x(series.x[i] - 0.5);
+    const double top = plane.y(series.y[i] + 0.5);
+    const Rectangle box{left, top, plane.x(series.x[i] + 0.5) - left, plane.y(series.y[i] - 0.5) - top};
+    shape.cells.push_back({box, series.z[i], high > low ? (series.z[i] - low) / (high - low) : 0.5});
+  }
+}
+
 }  // namespace
 
 Plane::Plane(const Panel& panel, const Ranges& ranges, const Rectangle& where)
@@ -165,6 +205,9 @@ std::vector<SeriesShape> shapes_of(const Panel& panel, const Plane& plane) {
       add_bars(shape, series, plane, spacing, rank++, bar_series);
       continue;
     }
+    if (series.kind == Kind::histogram) add_histogram(shape, series, plane);
+    if (series.kind == Kind::heat) add_cells(shape, series, plane);
+    if (series.kind == Kind::histogram || series.kind == Kind::heat) continue;
     if (series.kind == Kind::line) add_line(shape, series, plane);
     if (series.kind == Kind::line && look_of(series, place).marker == Marker::none) continue;
     for (std::size_t i = 0; i < series.x.size(); ++i) {
@@ -179,24 +222,25 @@ std::vector<SeriesShape> shapes_of(const Panel& panel, const Plane& plane) {
 
 void draw_marker(SvgWriter& svg, const Point& at, Marker marker, double size, std::string_view color, double opacity) {
   const double r = size;
+  const std::string_view outline = size < kSmallestOutlined ? std::string_view() : kPaper;
   switch (marker) {
     case Marker::automatic:
     case Marker::none:
       return;
     case Marker::circle:
-      return svg.circle(at, r, color, opacity, kPaper);
+      return svg.circle(at, r, color, opacity, outline);
     case Marker::square:
-      return svg.rectangle({at.x - 0.88 * r, at.y - 0.88 * r, 1.76 * r, 1.76 * r}, color, opacity, kPaper);
+      return svg.rectangle({at.x - 0.88 * r, at.y - 0.88 * r, 1.76 * r, 1.76 * r}, color, opacity, outline);
     case Marker::triangle:
       return svg.polygon({{at.x, at.y - 1.2 * r}, {at.x + 1.1 * r, at.y + 0.8 * r}, {at.x - 1.1 * r, at.y + 0.8 * r}},
-                         color, opacity, kPaper);
+                         color, opacity, outline);
     case Marker::triangle_down:
       return svg.polygon({{at.x, at.y + 1.2 * r}, {at.x + 1.1 * r, at.y - 0.8 * r}, {at.x - 1.1 * r, at.y - 0.8 * r}},
-                         color, opacity, kPaper);
+                         color, opacity, outline);
     case Marker::diamond:
       return svg.polygon(
           {{at.x, at.y - 1.3 * r}, {at.x + 1.1 * r, at.y}, {at.x, at.y + 1.3 * r}, {at.x - 1.1 * r, at.y}}, color,
-          opacity, kPaper);
+          opacity, outline);
     case Marker::cross: {
       const double c = 0.85 * r;
       return svg.lines({{{at.x - c, at.y - c}, {at.x + c, at.y + c}}, {{at.x - c, at.y + c}, {at.x + c, at.y - c}}},

@@ -28,12 +28,19 @@ struct Bar {
   double value = 0;
 };
 
+struct Cell {
+  Rectangle box;
+  double value = 0;
+  double level = 0;  // of its color, from 0 to 1 over the values of the series
+};
+
 struct SeriesShape {
   std::vector<std::vector<Point>> lines;  // without gaps; one of a single point is a point alone between gaps
   std::vector<Band> bands;
   std::vector<Point> markers;
   std::vector<std::vector<Point>> whiskers;
   std::vector<Bar> bars;
+  std::vector<Cell> cells;
 };
 
 // The look of a series: its color, and what of marker and dash was left open.
