@@ -21,5 +21,7 @@ void add_serve(CLI::App& app);
 void add_perplexity(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_plot(CLI::App& app);
+void add_analyze(CLI::App& app);
+void add_compare(CLI::App& app);
 
 }  // namespace qdelta

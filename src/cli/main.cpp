@@ -82,6 +82,8 @@ int run(int argc, char** argv) {
   qdelta::add_eval(app);
   qdelta::add_logits(app);
   qdelta::add_plot(app);
+  qdelta::add_analyze(app);
+  qdelta::add_compare(app);
   qdelta::add_op(app);
   qdelta::add_bench(app);
   qdelta::add_info(app);

@@ -208,7 +208,13 @@ void ModelRunner::run_blocks(const ModelInput& input, bool training, const State
   run_planned(device_ids_, states);
 }
 
-void ModelRunner::run_planned(std::span<const std::int32_t> device_ids, const StateSlots& states) {
+void ModelRunner::observe(const ModelInput& input, const BlockObserver& observer, const StateSlots& states) {
+  plan(input, false, states);
+  run_planned(device_ids_, states, observer);
+}
+
+void ModelRunner::run_planned(std::span<const std::int32_t> device_ids, const StateSlots& states,
+                              const BlockObserver& observer) {
   const Weights weights = weights_->get();
   const auto layers = model_.blocks().size();
   embedding_forward(device_, {device_ids, model_.layout().embeddings.matrix_in(weights), plan_->stream_at(0)});
@@ -217,6 +223,7 @@ void ModelRunner::run_planned(std::span<const std::int32_t> device_ids, const St
     a.x = plan_->stream_at(i);
     model_.blocks()[i].forward(device_, weights, batch_, a, plan_->scratch, plan_->stream_at(i + 1),
                                state_of_block(states, i));
+    if (observer) observer(i, a);
   }
   rms_norm_forward(device_, {plan_->stream_at(layers), model_.layout().final_norm.in(weights), plan_->normed,
                              plan_->inverse_rms, static_cast<float>(model_.config().norm_eps)});

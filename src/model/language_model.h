@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -95,6 +96,9 @@ struct NextTokens {
   std::span<float> top_log_probability;   // [rows, top]
 };
 
+// Sees what each block has computed, as soon as it has; the views are valid during the call.
+using BlockObserver = std::function<void(std::size_t block, const BlockActivations&)>;
+
 // Runs a model. Memory is planned per shape and kept, so that a step of a known shape allocates nothing.
 class ModelRunner {
  public:
@@ -122,6 +126,8 @@ class ModelRunner {
               std::span<std::int32_t> best = {}, const StateSlots& states = {});
   // What follows some of the tokens. Only they pass through the head, a bounded number of them at a time.
   void next_tokens(const ModelInput& input, const NextTokens& out, const StateSlots& states = {});
+  // Runs the blocks alone, for what happens inside them.
+  void observe(const ModelInput& input, const BlockObserver& observer, const StateSlots& states = {});
   // The mean loss over targets that are not negative, adds its gradients to `gradients` in device memory. A batch in
   // several pieces passes the number of targets of the whole as `count`; 0: of this piece.
   double loss_and_gradients(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> gradients,
@@ -151,7 +157,8 @@ class ModelRunner {
   void plan(const ModelInput& input, bool training, const StateSlots& states);
   // From ids to the normalised output of the last block, in plan_->normed.
   void run_blocks(const ModelInput& input, bool training, const StateSlots& states);
-  void run_planned(std::span<const std::int32_t> device_ids, const StateSlots& states);
+  void run_planned(std::span<const std::int32_t> device_ids, const StateSlots& states,
+                   const BlockObserver& observer = {});
   // Losses, and best guesses where asked for, of rows of plan_->normed.
   void losses_of_rows(const TensorView& rows, std::span<const std::int32_t> targets, std::span<float> out,
                       std::span<std::int32_t> best);

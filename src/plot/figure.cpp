@@ -41,7 +41,8 @@ Grid grid_of(const Figure& figure) {
 // One legend for all panels, where they show the same things.
 bool share_legend(const Figure& figure) {
   if (figure.panels.size() < 2) return false;
-  const std::vector<LegendEntry> first = legend_entries({figure.panels.data()});
+  std::vector<LegendEntry> first;  // of the first panel that has any
+  for (std::size_t i = 0; i < figure.panels.size() && first.empty(); ++i) first = legend_entries({&figure.panels[i]});
   if (first.empty()) return false;
   for (const Panel& panel : figure.panels) {
     const std::vector<LegendEntry> entries = legend_entries({&panel});

@@ -37,6 +37,10 @@ TEST(Help, NamesTheOptionsOfEachSubcommand) {
         "--prepend-bos", "--shard-tokens", "--threads", "--force", "Examples"}},
       {"plot", {"--out", "--y", "--terminal"}},
       {"demo", {"--help"}},
+      {"analyze",
+       {"--model", "--data", "--out", "--tokens", "--length", "--layers", "--heads", "--history", "--device",
+        "--threads", "Examples"}},
+      {"compare", {"--rules", "--seeds", "--ablations", "--config", "--out", "--steps", "--device", "Examples"}},
   };
   for (const Help& help : all) {
     const RunResult result = run_qdelta({help.command, "--help"});
@@ -56,7 +60,8 @@ TEST(Help, DefaultsAreShown) {
 }
 
 TEST(Help, UnknownOptionsAreNamedWithTheSubcommandToAsk) {
-  for (const char* command : {"train", "generate", "chat", "perplexity", "logits", "tokenize", "plot", "demo"}) {
+  for (const char* command :
+       {"train", "generate", "chat", "perplexity", "logits", "tokenize", "plot", "demo", "analyze", "compare"}) {
     const RunResult result = run_qdelta({command, "--no-such-option"});
     EXPECT_EQ(result.status, 2) << command;
     EXPECT_TRUE(contains(result.err, std::string("See qdelta ") + command + " --help")) << result.err;

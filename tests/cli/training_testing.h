@@ -21,6 +21,19 @@ inline Words joined(Words words, const Words& more) {
   return words;
 }
 
+// With the values of flags that are there already replaced, and others added: pairs of a flag and its value.
+inline Words with(Words words, const Words& pairs) {
+  for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
+    const auto found = std::find(words.begin(), words.end(), pairs[i]);
+    if (found == words.end()) {
+      words.insert(words.end(), {pairs[i], pairs[i + 1]});
+    } else {
+      *(found + 1) = pairs[i + 1];
+    }
+  }
+  return words;
+}
+
 // Prose of a kind, the same every time.
 inline std::string sample_text(std::size_t size, std::uint64_t seed = 1) {
   const Words words{"river", "mill", "water", "stone", "wheel", "spring", "and", "the", "runs", "past", "of", "old"};

@@ -1,0 +1,98 @@
+#include "analyze/probe.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace qdelta::analyze {
+namespace {
+
+// Tokens that go through the model at a time; the state carries over.
+constexpr std::int64_t kPiece = 512;
+
+// A matrix of the device, as floats.
+std::vector<float> fetched(const Device& device, const ConstTensorView& matrix) {
+  const std::int64_t rows = matrix.extent(0);
+  const std::int64_t width = matrix.extent(1);
+  const std::int64_t step = matrix.step(0);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(((rows - 1) * step + width)) * size_of(matrix.dtype));
+  copy_out(device, bytes.data(), matrix.data, bytes.size());
+  ConstTensorView here = matrix;
+  here.data = bytes.data();
+  const Tensor floats = converted(here, DType::f32);
+  const std::span<const float> values = floats.as<float>();
+  return {values.begin(), values.end()};
+}
+
+// Columns [begin, begin + width) of a row-major matrix of `total` columns, appended.
+void append_columns(const std::vector<float>& matrix, std::int64_t total, std::int64_t begin, std::int64_t width,
+                    std::vector<float>& to) {
+  for (auto row = matrix.begin(); row != matrix.end(); row += total) {
+    to.insert(to.end(), row + begin, row + begin + width);
+  }
+}
+
+void append(const Device& device, const ConstTensorView& matrix, std::vector<float>& to) {
+  const std::vector<float> values = fetched(device, matrix);
+  to.insert(to.end(), values.begin(), values.end());
+}
+
+}  // namespace
+
+std::vector<LayerTrace> probe(const LanguageModel& model, const Device& device, const Sequences& sequences,
+                              const std::vector<std::int64_t>& layers, const std::atomic<bool>& stop,
+                              const std::function<void(std::int64_t)>& progress) {
+  const ModelConfig& c = model.config();
+  require(c.mixer == Mixer::recurrence, "{} has no keys and queries: there is nothing of it to analyse",
+          c.mixer_title());
+  std::vector<LayerTrace> traces;
+  for (const std::int64_t layer : layers) {
+    LayerTrace& trace = traces.emplace_back();
+    trace.layer = layer;
+    trace.rule = c.rule;
+    trace.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+    trace.q_heads = c.num_heads;
+    trace.v_heads = c.value_heads();
+    trace.key_dim = c.head_dim;
+    trace.value_dim = c.value_dim();
+    trace.offsets = {0};
+  }
+  const auto keep = [&](std::size_t block, const BlockActivations& a) {
+    const auto found = std::find(layers.begin(), layers.end(), static_cast<std::int64_t>(block));
+    if (found == layers.end()) return;
+    LayerTrace& trace = traces[static_cast<std::size_t>(found - layers.begin())];
+    const std::int64_t key = c.key_width();
+    const std::int64_t total = 2 * key + c.value_width();
+    const std::vector<float> mixed = fetched(device, a.mixed);
+    append_columns(mixed, total, 0, key, trace.q);
+    append_columns(mixed, total, key, key, trace.k);
+    append_columns(mixed, total, 2 * key, c.value_width(), trace.v);
+    append(device, a.g, trace.g);
+    append(device, a.beta, trace.beta);
+    append(device, a.lambda, trace.lambda);
+    append(device, a.o, trace.o);
+  };
+  ModelRunner runner(model, device);
+  ModelStates states(c, 1, device);
+  const std::vector<std::int64_t> slots{0};
+  std::int64_t done = 0;
+  for (const std::vector<std::int32_t>& sequence : sequences) {
+    states.clear(0);
+    const auto length = static_cast<std::int64_t>(sequence.size());
+    for (std::int64_t begin = 0; begin < length; begin += kPiece) {
+      const std::int64_t count = std::min(kPiece, length - begin);
+      const std::vector<std::int64_t> offsets{0, count};
+      runner.observe(
+          {std::span(sequence).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)), offsets},
+          keep, {&states, slots});
+      done += count;
+      progress(done);
+      if (stop) return {};
+    }
+    for (LayerTrace& trace : traces) trace.offsets.push_back(done);
+  }
+  return traces;
+}
+
+}  // namespace qdelta::analyze
