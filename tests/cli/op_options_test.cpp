@@ -36,14 +36,9 @@ TEST_F(OpOptions, TheForwardAloneWritesTheOutputsAlone) {
 
 TEST_F(OpOptions, TheMetadataSaysHowItWasMade) {
   const std::map<std::string, std::string> by_default = run(case_, {}).metadata;
-  const std::map<std::string, std::string> expected = {{"rule", "q_delta"},
-                                                       {"scale", "0.25"},
-                                                       {"qk_l2norm", "false"},
-                                                       {"form", "chunk"},
-                                                       {"chunk", "64"},
-                                                       {"dtype", "f32"},
-                                                       {"device", "cpu"},
-                                                       {"qdelta_version", QDELTA_VERSION}};
+  const std::map<std::string, std::string> expected = {
+      {"rule", "q_delta"}, {"scale", "0.25"}, {"qk_l2norm", "false"}, {"form", "chunk"},
+      {"chunk", "64"},     {"dtype", "f32"},  {"device", "cpu"},      {"qdelta_version", QDELTA_VERSION}};
   EXPECT_EQ(by_default, expected);
   EXPECT_EQ(run(case_, {"--chunk", "16"}).metadata.at("chunk"), "16");
   EXPECT_EQ(run(case_, {"--form", "recurrent"}).metadata.at("chunk"), "0");
