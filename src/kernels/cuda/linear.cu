@@ -1,5 +1,5 @@
-// y = add + x w^T;  dx = dy w;  dw += dy^T x: cuBLASLt with float32 sums, and float32 products where the operands are float32
-// (never tf32). Of a single row y = x w^T is bound by reading w, and a kernel of our own streams it.
+// y = add + x w^T;  dx = dy w;  dw += dy^T x: cuBLASLt with float32 sums, and float32 products where the operands are
+// float32 (never tf32). Of a single row y = x w^T is bound by reading w, and a kernel of our own streams it.
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/matrix_plans.h"
 #include "kernels/cuda/views.h"
@@ -99,8 +99,8 @@ void linear_forward(const Context& context, const LinearForward& args) {
       using T = typename decltype(type)::type;
       const std::int64_t outputs = args.w.extent(0);
       linear_one_row<T><<<blocks_for(outputs, kBlock / 32), kBlock, 0, context.stream()>>>(
-          reinterpret_cast<const T*>(args.x.data), rows_of<T>(args.w), rows_of<Either>(args.add), rows_of<Either>(args.y),
-          static_cast<int>(args.x.extent(1)), static_cast<int>(outputs));
+          reinterpret_cast<const T*>(args.x.data), rows_of<T>(args.w), rows_of<Either>(args.add),
+          rows_of<Either>(args.y), static_cast<int>(args.x.extent(1)), static_cast<int>(outputs));
       check_launch("linear_one_row");
     });
     return;
@@ -115,7 +115,8 @@ void linear_backward(const Context& context, const LinearBackward& args) {
     check_matrix(args.dx, args.x.shape, "dx");
     require(args.w.dtype == DType::bf16 || args.dx.dtype == DType::f32, "linear: w is F32 but dx is {}",
             name_of(args.dx.dtype));
-    product(context, args.dy, false, args.w, false, args.dx, args.add_dx ? ConstTensorView(args.dx) : ConstTensorView());
+    product(context, args.dy, false, args.w, false, args.dx,
+            args.add_dx ? ConstTensorView(args.dx) : ConstTensorView());
   }
   if (args.dw) {
     check_matrix(args.dw, args.w.shape, "dw");

@@ -267,8 +267,8 @@ __device__ inline float unit_dot(const uint4& x, const uint4& y) {
 
 // A thread's part of rowsum(dR . V), by the first 256 threads: a quarter of a row of the block's columns each.
 template <class E, int kKeys>
-__device__ inline float write_product(const GradientsArgs& a, const Block& b,
-                                      const ColumnTiles<E, kKeys>& columns_of, int column) {
+__device__ inline float write_product(const GradientsArgs& a, const Block& b, const ColumnTiles<E, kKeys>& columns_of,
+                                      int column) {
   constexpr int kUnit = 16 / sizeof(E);
   const int row = static_cast<int>(threadIdx.x) / 4;
   const int part = static_cast<int>(threadIdx.x) % 4 * 16;

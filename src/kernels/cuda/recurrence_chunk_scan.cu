@@ -197,8 +197,7 @@ __device__ inline void store_parts(const Sum (&strip)[kTokenSums], void* data, c
 #pragma unroll
     for (int j = 0; j < kTokenSums; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        rest[j].x[i] = strip[j].x[i] - __bfloat162float(__float2bfloat16_rn(strip[j].x[i]));
+      for (int i = 0; i < 4; ++i) rest[j].x[i] = strip[j].x[i] - __bfloat162float(__float2bfloat16_rn(strip[j].x[i]));
     }
     store_strip(rest, {reinterpret_cast<std::byte*>(first + kChunk * width), width, true, true}, kChunk, kStrip, lane);
   }
@@ -362,7 +361,8 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel
                                   a.states.columns - column, lane);
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) product += __shfl_xor_sync(~0u, product, step);
-    if (lane.index == 0) a.state_sums[(slot * a.dims.blocks + column / kColumns) * kStrips + strip_begin / kStrip] = product;
+    if (lane.index == 0)
+      a.state_sums[(slot * a.dims.blocks + column / kColumns) * kStrips + strip_begin / kStrip] = product;
     wait_for_copies<0>();
     publish_tiles();
     __syncthreads();

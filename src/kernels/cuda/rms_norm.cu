@@ -97,7 +97,7 @@ struct Backward {
   Rows<DY> dy;
   Rows<DX> dx, dgate, y;  // y: the forward again; optional
   Rows<bf16> rounded;     // dx once more; optional
-  float* partials;  // [blocks][width] of dweight
+  float* partials;        // [blocks][width] of dweight
   unsigned rows, heads, rows_per_block;
   int width;
   float epsilon;
