@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 scripts/setup.sh dist
 build=${1:-build}
-version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' $build/CMakeCache.txt)
+version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build"/CMakeCache.txt)
 name=qdelta-$version-linux-$(uname -m)
 if [[ $build == build-cuda ]]; then name+=-cuda; fi
 folder=dist/$name
@@ -44,7 +44,7 @@ if [[ $library_folder != "$folder/lib" ]]; then  # a build that was configured f
 fi
 cp LICENSE README.md "$folder/"
 # The header includes DLPack's.
-dlpack=$(sed -n 's/^DLPACK_INCLUDE_DIR:PATH=//p' $build/CMakeCache.txt)
+dlpack=$(sed -n 's/^DLPACK_INCLUDE_DIR:PATH=//p' "$build"/CMakeCache.txt)
 cp -r "$dlpack/dlpack" "$folder/include/"
 mkdir -p "$folder/share/licenses"
 
