@@ -62,4 +62,4 @@ dist: ## make dist/qdelta-VERSION-linux-ARCH, a folder that runs on other machin
 
 clean: ## remove everything that was built
 	@echo "clean: removing build*/, dist/ and demo/"
-	@rm -rf build build-asan build-tsan build-cuda dist demo
+	@rm -rf build build-asan build-tsan build-cuda build-lint dist demo
