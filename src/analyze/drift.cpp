@@ -117,7 +117,7 @@ Section drift_section(const std::vector<HeadDrift>& heads) {
       end = std::max({end, norms.target[i], norms.prediction[i]});
     }
     dots.series.push_back(std::move(series));
-    const auto add_row = [&](const char* name, const std::vector<double>& values) {
+    const auto add_row = [&, layer = layer](const char* name, const std::vector<double>& values) {
       const std::vector<double> q = quantiles_of(values, kQuantiles);
       table.add({layer, name, static_cast<std::int64_t>(values.size()), mean_of(values), q[0], q[1], q[2], q[3], q[4],
                  q[5], q[6], values.empty() ? std::nan("") : *std::max_element(values.begin(), values.end())});
