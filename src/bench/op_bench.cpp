@@ -1,10 +1,11 @@
 #include "bench/op_bench.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <type_traits>
 
 #include "bench/machine_limits.h"
-#include "core/memory.h"
 #include "core/random.h"
 #include "core/threads.h"
 #include "kernels/kernels.h"
@@ -31,45 +32,17 @@ HeadShape parse_shape(const std::string& text) {
   return shape;
 }
 
-template <class Make>
-Tensor filled(DType dtype, const Shape& shape, const Make& make) {
-  Tensor tensor(DType::f32, shape);
-  for (float& value : tensor.as<float>()) value = make();
-  return dtype == DType::f32 ? std::move(tensor) : converted(tensor.view(), dtype);
-}
-
-// Random inputs of one shape, as a model would give them: normalised q and k, gates in their usual ranges.
-struct Case {
-  Tensor q, k, v, g, beta, lambda, h0, o, ht, d_o, d_ht, dq, dk, dv, dg, dbeta, dlambda, dh0, chunk_states;
-  RecurrenceInputs in;
-
-  Case(const OpBenchOptions& options, const HeadShape& s, std::int64_t T, std::uint64_t seed) {
-    Random random(seed);
-    const auto normal = [&] { return random.normal(); };
-    const auto gate = [&] { return 1.0F / (1.0F + std::exp(-random.normal())); };
-    const auto log_decay = [&] { return -0.1F * std::abs(random.normal()); };
-    const Shape keys{1, T, s.heads, s.K};
-    const Shape values{1, T, s.heads, s.V};
-    const Shape gates{1, T, s.heads};
-    const Shape states{1, s.heads, s.K, s.V};
-    q = filled(options.dtype, keys, normal);
-    k = filled(options.dtype, keys, normal);
-    v = filled(options.dtype, values, normal);
-    d_o = filled(options.dtype, values, normal);
-    g = filled(DType::f32, gates, log_decay);
-    beta = filled(DType::f32, gates, gate);
-    lambda = filled(DType::f32, gates, gate);
-    h0 = filled(DType::f32, states, normal);
-    d_ht = filled(DType::f32, states, normal);
-    o = Tensor(options.dtype, values);
-    ht = Tensor(DType::f32, states);
-    dq = Tensor(options.dtype, keys);
-    dk = Tensor(options.dtype, keys);
-    dv = Tensor(options.dtype, values);
-    dg = Tensor(DType::f32, gates);
-    dbeta = Tensor(DType::f32, gates);
-    dlambda = Tensor(DType::f32, gates);
-    dh0 = Tensor(DType::f32, states);
+// Random inputs of one shape, as a model would give them, on a device: normalised q and k, gates in their usual ranges.
+class Case {
+ public:
+  Case(const OpBenchOptions& options, const HeadShape& s, std::int64_t T)
+      : device_(options.device),
+        dtype_(options.dtype),
+        keys_{options.batch, T, s.heads, s.K},
+        values_{options.batch, T, s.heads, s.V},
+        gates_{options.batch, T, s.heads},
+        states_{options.batch, s.heads, s.K, s.V},
+        random_(static_cast<std::uint64_t>(T)) {
     in.rule = options.rule;
     in.scale = 1.0F / std::sqrt(static_cast<float>(s.K));
     in.qk_l2norm = true;
@@ -90,12 +63,12 @@ struct Case {
     args.run = run;
     return args;
   }
-  [[nodiscard]] RecurrenceBackward backward(const Execution& run) {
+  [[nodiscard]] RecurrenceBackward backward(const Execution& run, const ConstTensorView& chunk_states) {
     RecurrenceBackward args;
     args.in = in;
     args.d_o = d_o.view();
     args.d_ht = d_ht.view();
-    args.chunk_states = chunk_states.view();
+    args.chunk_states = chunk_states;
     args.dq = dq.view();
     args.dk = dk.view();
     args.dv = dv.view();
@@ -106,7 +79,69 @@ struct Case {
     args.run = run;
     return args;
   }
+  // One token of each sequence, in place on `pool`.
+  [[nodiscard]] RecurrenceStep step(const TensorView& pool) {
+    const auto rows = [](const auto& view) {  // [batch, 1, heads, ...] as [batch, heads, ...]
+      const Shape shape = view.shape.rank == 4 ? Shape{view.extent(0), view.extent(2), view.extent(3)}
+                                           : Shape{view.extent(0), view.extent(2)};
+      return std::remove_cvref_t<decltype(view)>(view.data, view.dtype, shape);
+    };
+    RecurrenceStep args;
+    args.rule = in.rule;
+    args.scale = in.scale;
+    args.qk_l2norm = true;
+    args.q = rows(in.q);
+    args.k = rows(in.k);
+    args.v = rows(in.v);
+    args.g = rows(in.g);
+    args.beta = rows(in.beta);
+    args.lambda = rows(in.lambda);
+    args.states = pool;
+    args.o = rows(o.view());
+    args.threads = device_.threads;
+    return args;
+  }
+
+ private:
+  template <class Make>
+  DeviceTensor filled(DType dtype, const Shape& shape, const Make& make) {
+    Tensor host(DType::f32, shape);
+    for (float& value : host.as<float>()) value = make();
+    if (dtype != DType::f32) host = converted(host.view(), dtype);
+    DeviceTensor tensor(device_, dtype, shape);
+    copy_in(device_, tensor.view().data, host.data(), host.bytes());
+    return tensor;
+  }
+  DeviceTensor normal(DType dtype, const Shape& shape) {
+    return filled(dtype, shape, [&] { return random_.normal(); });
+  }
+  DeviceTensor gate() {
+    return filled(DType::f32, gates_, [&] { return 1.0F / (1.0F + std::exp(-random_.normal())); });
+  }
+  [[nodiscard]] DeviceTensor empty(DType dtype, const Shape& shape) const { return {device_, dtype, shape}; }
+
+  Device device_;
+  DType dtype_;
+  Shape keys_, values_, gates_, states_;
+  Random random_;
+
+ public:
+  DeviceTensor q = normal(dtype_, keys_), k = normal(dtype_, keys_), v = normal(dtype_, values_);
+  DeviceTensor g = filled(DType::f32, gates_, [&] { return -0.1F * std::abs(random_.normal()); });
+  DeviceTensor beta = gate(), lambda = gate(), h0 = normal(DType::f32, states_);
+  DeviceTensor d_o = normal(dtype_, values_), d_ht = normal(DType::f32, states_);
+  DeviceTensor o = empty(dtype_, values_), ht = empty(DType::f32, states_);
+  DeviceTensor dq = empty(dtype_, keys_), dk = empty(dtype_, keys_), dv = empty(dtype_, values_);
+  DeviceTensor dg = empty(DType::f32, gates_), dbeta = empty(DType::f32, gates_), dlambda = empty(DType::f32, gates_);
+  DeviceTensor dh0 = empty(DType::f32, states_);
+  RecurrenceInputs in;
 };
+
+Tensor on_host(const Device& device, const DeviceTensor& tensor) {
+  Tensor host(tensor.view().dtype, tensor.shape());
+  copy_out(device, host.data(), tensor.view().data, host.bytes());
+  return host;
+}
 
 double relative_error(const Tensor& a, const Tensor& b) {
   double difference = 0;
@@ -120,101 +155,113 @@ double relative_error(const Tensor& a, const Tensor& b) {
   return std::sqrt(difference / norm);
 }
 
-// Keeps one buffer for all the calls of a run.
-class Scratch {
+// Times ops of one device, with one scratch space for all of them.
+class Stopwatch {
  public:
-  std::span<std::byte> of(std::size_t bytes) {
-    if (buffer_.size() < bytes) buffer_ = AlignedBuffer(bytes);
-    return {buffer_.data(), buffer_.size()};
+  explicit Stopwatch(const Device& device) : device_(device) {}
+
+  std::span<std::byte> scratch(std::size_t bytes) {
+    scratch_.grow(device_, bytes);
+    return {scratch_.data(), scratch_.size()};
   }
+  // Seconds of `work`. On a GPU: its own time, as one of many in a graph, so that launches do not count.
+  double seconds(const std::function<void()>& work, int min_calls = 5, double min_seconds = 0.3) const {
+    if (device_.gpu == nullptr) return median_seconds(work, min_calls, min_seconds);
+    constexpr int kCalls = 20;
+    Recording recording(device_, [&] {
+      for (int call = 0; call < kCalls; ++call) work();
+    });
+    recording.play();
+    return median_seconds([&] {
+             recording.play();
+             wait(device_);
+           }) /
+           kCalls;
+  }
+  [[nodiscard]] const Device& device() const { return device_; }
 
  private:
-  AlignedBuffer buffer_;
+  Device device_;
+  DeviceBuffer scratch_;
 };
 
-OpBenchRow bench_step(const OpBenchOptions& options, const HeadShape& s, Scratch& scratch) {
-  Case data(options, s, 1, 7);
-  // The same one token as [R = 1, heads, width], in place on a pool of one state.
-  const auto row_view = [](const ConstTensorView& view, const Shape& shape) {
-    return ConstTensorView(view.data, view.dtype, shape);
-  };
-  Tensor pool = converted(data.h0.view(), DType::f32);
-  Tensor out(options.dtype, {1, s.heads, s.V});
-  RecurrenceStep args;
-  args.rule = options.rule;
-  args.scale = data.in.scale;
-  args.qk_l2norm = true;
-  args.q = row_view(data.q.view(), {1, s.heads, s.K});
-  args.k = row_view(data.k.view(), {1, s.heads, s.K});
-  args.v = row_view(data.v.view(), {1, s.heads, s.V});
-  args.g = row_view(data.g.view(), {1, s.heads});
-  args.beta = row_view(data.beta.view(), {1, s.heads});
-  args.lambda = row_view(data.lambda.view(), {1, s.heads});
-  args.states = pool.view();
-  args.o = out.view();
-  args.threads = options.threads;
-  const std::span<std::byte> space = scratch.of(recurrence_workspace(args));
-  OpBenchRow row{"step", s.heads, s.K, s.V, 1, 0, 0, 0, 0, 0};
-  recurrence_step(args, space);
-  RecurrenceForward reference = data.forward({Form::oracle, 0, 1});
-  recurrence_forward(reference, {});
-  row.error = relative_error(pool, data.ht);
+OpBenchRow bench_step(const OpBenchOptions& options, const HeadShape& s, Stopwatch& watch) {
+  const Device& device = watch.device();
+  Case data(options, s, 1);
+  DeviceTensor pool(device, DType::f32, data.h0.shape());
+  copy_within(device, pool.view().data, data.h0.view().data, pool.bytes());
+  const RecurrenceStep step = data.step(pool.view());
+  const std::span<std::byte> space = watch.scratch(recurrence_workspace(device, step));
+  recurrence_step(device, step, space);
+  OpBenchRow row{"step", s.heads, s.K, s.V, 1, 0, 0, 0, 0, 0, 0};
+  const RecurrenceForward forward = data.forward({Form::chunk, kDefaultChunk, device.threads, false});
+  recurrence_forward(device, forward, watch.scratch(recurrence_workspace(device, forward)));
+  row.error = relative_error(on_host(device, pool), on_host(device, data.ht));
 
-  const auto bytes = static_cast<std::size_t>(s.heads * s.K * s.V) * sizeof(float);
-  row.limit = update_bandwidth(bytes, options.threads);
-  const double seconds = median_seconds([&] { recurrence_step(args, space); }, 200, 0.2);
-  row.us_per_token = seconds * 1e6;
-  row.rate = 2.0 * static_cast<double>(bytes) / seconds;
+  row.limit =
+      device.gpu == nullptr ? update_bandwidth(pool.bytes(), device.threads) : read_bandwidth(device, pool.bytes());
+  row.seconds = watch.seconds([&] { recurrence_step(device, step, space); }, 200, 0.2);
+  row.us_per_token = row.seconds * 1e6 / static_cast<double>(options.batch);
+  row.rate = 2.0 * static_cast<double>(pool.bytes()) / row.seconds;
   return row;
 }
 
-void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int64_t T, double limit, Scratch& scratch,
+void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int64_t T, double limit, Stopwatch& watch,
                     const std::function<void(const OpBenchRow&)>& report) {
-  Case data(options, s, T, static_cast<std::uint64_t>(T));
-  const Execution run{Form::chunk, options.chunk, options.threads};
-  const int forward_chunk = options.dtype == DType::f32 ? kWalkBlock : kDefaultChunk;
-  int chunk = options.chunk > 0 ? options.chunk : forward_chunk;
-  const auto tokens = static_cast<double>(T);
+  const Device& device = watch.device();
+  Case data(options, s, T);
+  const Execution run{Form::chunk, options.chunk, device.threads};
+  // Without a word the CPU's forward in float32 is the walk.
+  const bool walks = device.gpu == nullptr && options.dtype == DType::f32;
+  const int chunk = options.chunk > 0 ? options.chunk : kDefaultChunk;
+  const int forward_chunk = options.chunk == 0 && walks ? kWalkBlock : chunk;
+  const auto tokens = static_cast<double>(T * options.batch);
   const auto heads = static_cast<double>(s.heads);
   const auto K = static_cast<double>(s.K);
   const auto V = static_cast<double>(s.V);
+  const auto row = [&](const char* op, int length, double flop, double seconds, double error) {
+    report({op, s.heads, s.K, s.V, T, length, seconds, seconds * 1e6 / tokens, flop * tokens * heads / seconds, limit,
+            error});
+  };
 
-  OpBenchRow row{"forward", s.heads, s.K, s.V, T, chunk, 0, 0, limit, 0};
-  const RecurrenceForward chunks = data.forward({Form::chunk, kDefaultChunk, options.threads, false});
-  recurrence_forward(chunks, scratch.of(recurrence_workspace(chunks)));
-  const Tensor expected = converted(data.o.view(), DType::f32);
+  // What is timed is checked against another form of the same.
+  RecurrenceForward other = data.forward({Form::chunk, kDefaultChunk, device.threads, false});
+  if (device.gpu != nullptr) other.run.form = Form::recurrent;
+  recurrence_forward(device, other, watch.scratch(recurrence_workspace(device, other)));
+  const Tensor expected = on_host(device, data.o);
   RecurrenceForward forward = data.forward(run);
-  const std::span<std::byte> forward_space = scratch.of(recurrence_workspace(forward));
-  recurrence_forward(forward, forward_space);
-  row.error = relative_error(data.o, expected);
-  double seconds = median_seconds([&] { recurrence_forward(forward, forward_space); });
-  row.us_per_token = seconds * 1e6 / tokens;
-  row.rate = chunk_forward_flop(K, V, chunk) * tokens * heads / seconds;
-  report(row);
+  std::span<std::byte> forward_space = watch.scratch(recurrence_workspace(device, forward));
+  recurrence_forward(device, forward, forward_space);
+  const double error = relative_error(on_host(device, data.o), expected);
+  row("forward", forward_chunk, chunk_forward_flop(K, V, forward_chunk),
+      watch.seconds([&] { recurrence_forward(device, forward, forward_space); }), error);
 
-  // The backward as training runs it: the forward has left the states on entry to the chunks.
-  data.chunk_states = Tensor(DType::f32, {recurrence_chunk_count(data.in, run), s.heads, s.K, s.V});
-  forward.chunk_states = data.chunk_states.view();
-  recurrence_forward(forward, scratch.of(recurrence_workspace(forward)));
-  const RecurrenceBackward backward = data.backward(run);
-  const std::span<std::byte> backward_space = scratch.of(recurrence_workspace(backward));
-  row.op = "backward";
-  chunk = options.chunk > 0 ? options.chunk : kDefaultChunk;
-  row.chunk = chunk;
-  row.error = 0;  // its values are the tests' business: the reference takes minutes at these lengths
-  seconds = median_seconds([&] { recurrence_backward(backward, backward_space); });
-  row.us_per_token = seconds * 1e6 / tokens;
-  row.rate = chunk_backward_flop(K, V, chunk) * tokens * heads / seconds;
-  report(row);
+  // The backward as training runs it: the forward has left the states on entry to the chunks. The values of the
+  // gradients are the tests' business: the reference takes minutes at these lengths.
+  DeviceTensor chunk_states(device, device.gpu == nullptr ? DType::f32 : options.dtype,
+                            {recurrence_chunk_count(data.in, run), s.heads, s.K, s.V});
+  forward.chunk_states = chunk_states.view();
+  const RecurrenceBackward backward = data.backward(run, chunk_states.view());
+  const std::span<std::byte> space =
+      watch.scratch(std::max(recurrence_workspace(device, forward), recurrence_workspace(device, backward)));
+  recurrence_forward(device, forward, space);
+  row("backward", chunk, chunk_backward_flop(K, V, chunk),
+      watch.seconds([&] { recurrence_backward(device, backward, space); }), 0);
+  row("training", chunk, chunk_forward_flop(K, V, chunk) + chunk_backward_flop(K, V, chunk), watch.seconds([&] {
+    recurrence_forward(device, forward, space);
+    recurrence_backward(device, backward, space);
+  }),
+      0);
 }
 
 }  // namespace
 
 OpBenchReport run_op_bench(const OpBenchOptions& options, const std::function<void(const OpBenchRow&)>& progress) {
   OpBenchReport report;
-  report.threads = thread_count(options.threads);
-  report.matrix_rate = matrix_rate(options.threads);
-  Scratch scratch;
+  require(options.batch > 0, "--batch is {}: a benchmark needs at least one sequence", options.batch);
+  report.threads = thread_count(options.device.threads);
+  report.matrix_rate = matrix_rate(options.device);
+  Stopwatch watch(options.device);
   const auto add = [&](const OpBenchRow& row) {
     report.rows.push_back(row);
     progress(row);
@@ -224,9 +271,9 @@ OpBenchReport run_op_bench(const OpBenchOptions& options, const std::function<vo
     for (const std::int64_t T : options.tokens) {
       require(T > 0, "a benchmark needs at least one token, not {}", T);
       if (T == 1) {
-        add(bench_step(options, shape, scratch));
+        add(bench_step(options, shape, watch));
       } else {
-        bench_sequence(options, shape, T, report.matrix_rate, scratch, add);
+        bench_sequence(options, shape, T, report.matrix_rate, watch, add);
       }
     }
   }

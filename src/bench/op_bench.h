@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "kernels/device.h"
 #include "rule/rule.h"
 
 namespace qdelta::bench {
@@ -15,24 +16,26 @@ struct OpBenchOptions {
   Rule rule = Rule::q_delta;
   DType dtype = DType::f32;
   int chunk = 0;
-  int threads = 0;
+  Device device;
+  std::int64_t batch = 1;                                                                // sequences, or rows of a step
   std::vector<std::string> shapes{"32x128x128", "4x128x128", "6x128x256", "6x256x512"};  // heads x K x V
   std::vector<std::int64_t> tokens{1, 64, 512, 4096};
 };
 
 struct OpBenchRow {
-  std::string op;  // "step", "forward", "backward"
+  std::string op;  // "step", "forward", "backward", "training": a forward that keeps states, and the backward
   std::int64_t heads = 0, K = 0, V = 0, tokens = 0;
   int chunk = 0;
+  double seconds = 0;  // of a call: all sequences
   double us_per_token = 0;
   double rate = 0;   // FLOP/s, or bytes/s for a step
   double limit = 0;  // what this machine can do of it, measured in the same run
-  double error = 0;  // relative L2 distance from the token-by-token form, checked before timing
+  double error = 0;  // relative L2 distance from another form, checked before timing
 };
 
 struct OpBenchReport {
   int threads = 0;
-  double matrix_rate = 0;  // FLOP/s; the larger of a measurement before and one after
+  double matrix_rate = 0;  // FLOP/s
   std::vector<OpBenchRow> rows;
 };
 

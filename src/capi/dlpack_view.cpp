@@ -28,7 +28,7 @@ std::optional<DType> dtype_from(const DLDataType& type) {
 // Whether every element's address can be computed without overflow.
 bool reachable(const TensorView& view) {
   std::int64_t low = 0;
-  std::int64_t high = static_cast<std::int64_t>(size_of(view.dtype));
+  auto high = static_cast<std::int64_t>(size_of(view.dtype));
   for (int axis = 0; axis < view.shape.rank; ++axis) {
     std::int64_t reach = 0;
     if (__builtin_mul_overflow(view.shape[axis], view.step(axis), &reach) ||

@@ -70,6 +70,7 @@ class LikelihoodTask : public Task {
 
 // Tasks that let the model speak and look for an answer in what it says: 1 where one of the answers is in it, not
 // regarding case.
+// NOLINTNEXTLINE(bugprone-exception-escape): moving json checks itself, which does not throw
 struct Question {
   std::string prompt;
   std::vector<std::string> answers;

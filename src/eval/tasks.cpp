@@ -50,7 +50,7 @@ void make_choice(const TaskEntry& entry, const TaskSource& source, TaskList& out
       {"boolq", boolq_question, false, {}},
       {"openbookqa", openbookqa_question, true, {}},
   }};
-  const auto kind =
+  const auto* const kind =
       std::find_if(kKinds.begin(), kKinds.end(), [&](const ChoiceEntry& k) { return k.name == entry.name; });
   const std::string path = file_of(entry.name, source.settings, kind->files);
   std::vector<Record> records = read_records(path);
@@ -149,7 +149,7 @@ std::vector<const TaskEntry*> tasks_named(const std::string& list) {
   std::vector<const TaskEntry*> chosen;
   std::istringstream in(list);
   for (std::string name; std::getline(in, name, ',');) {
-    const auto found =
+    const auto* const found =
         std::find_if(kTasks.begin(), kTasks.end(), [&](const TaskEntry& entry) { return name == entry.name; });
     if (found == kTasks.end()) {
       std::vector<std::string_view> names;

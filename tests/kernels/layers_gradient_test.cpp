@@ -146,7 +146,7 @@ TEST(LayersGradient, GatedNorm) {
 TEST(LayersGradient, ShortConv) {
   Random random(4);
   const std::int64_t N = 23;
-  const std::int64_t channels = 70;
+  const std::int64_t channels = 90;                          // a block, a whole vector and a part of one
   const std::vector<std::int64_t> offsets{0, 2, 2, 15, 23};  // a short, an empty and two longer sequences
   for (const std::int64_t W : {1, 2, 4}) {
     for (const bool bias : {false, true}) {

@@ -9,8 +9,6 @@
 
 namespace qdelta {
 
-using cpu::floats;
-
 namespace {
 
 void check_ids(std::span<const std::int32_t> ids, std::int64_t vocabulary) {

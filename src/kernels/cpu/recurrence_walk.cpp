@@ -92,7 +92,7 @@ class RowsToCome {
     const std::byte* data;
     std::int64_t bytes;
   };
-  Row rows_[4 * kBlock * kMostHeads];
+  Row rows_[4 * kBlock * kMostHeads]{};
   std::int64_t count_ = 0, at_ = 0, per_call_ = 0;
 };
 
@@ -246,13 +246,13 @@ HWY_INLINE Block PackBlock(const ChunkPlan& plan, const RecurrenceInputs& in, st
                            std::int64_t first, const WalkScratch& s, float& fold) {
   const RecurrenceLayout& at = plan.at;
   const std::int64_t rows = std::min<std::int64_t>(kBlock, at.length(sequence) - first);
-  BlockNorms norms;
-  Gram gram;
+  BlockNorms norms{};
+  Gram gram{};
   PackRows(plan, in, sequence, head, first, rows, s, gram, norms);
   const InRows g = at.rows(in.g, sequence, head);
   const InRows beta = at.rows(in.beta, sequence, head);
   const InRows lambda = at.rows(in.lambda, sequence, head);
-  Block block;
+  Block block{};
   block.ld = s.ld;
   block.q = s.q;
   block.k = s.k;

@@ -124,8 +124,6 @@ auto gated_row_backward() { return HWY_DYNAMIC_DISPATCH(GatedRowBackward); }
 }  // namespace
 }  // namespace cpu
 
-using cpu::floats;
-
 void cpu::rms_norm_forward(const Device& device, const RmsNormForward& args) {
   cpu::check_matrix(args.x, "x");
   cpu::check_matrix(args.y, "y");

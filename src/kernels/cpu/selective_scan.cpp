@@ -47,18 +47,18 @@ using Output = Matrix<float>;
 // The inputs as the loops read them. States are [N][D].
 struct Scan {
   Input x, dt, B, C, z;
-  const float *A_log, *skip, *dt_bias;
-  std::int64_t D, N;
+  const float *A_log = nullptr, *skip = nullptr, *dt_bias = nullptr;
+  std::int64_t D = 0, N = 0;
 };
 
 // Rows of one sequence, for some channels.
 struct Walk {
   Output y;
-  const float* h0;      // null: zeros
-  float* ht;            // null: not kept
-  float* chunk_states;  // null: not kept
-  std::int64_t begin, end;
-  std::int64_t first_channel, last_channel;
+  const float* h0 = nullptr;      // null: zeros
+  float* ht = nullptr;            // null: not kept
+  float* chunk_states = nullptr;  // null: not kept
+  std::int64_t begin = 0, end = 0;
+  std::int64_t first_channel = 0, last_channel = 0;
 };
 
 // What a thread of the backward works in.
@@ -72,10 +72,10 @@ struct BackwardScratch {
 struct Gradients {
   Input dy;
   Output dx, ddt, dz;
-  const float *d_ht, *chunk_states;
-  float* dh0;
+  const float *d_ht = nullptr, *chunk_states = nullptr;
+  float* dh0 = nullptr;
   // Of this span: [N + 2][D], for dA_log (by state), dskip and ddt_bias. Of this group: [T][2 N], for dB and dC.
-  float *parameters, *narrow;
+  float *parameters = nullptr, *narrow = nullptr;
 };
 
 }  // namespace

@@ -3,7 +3,10 @@
 //   x[...],   dbias += sum_t du[t]
 // Channels are independent, so a thread takes a block of them through all sequences; u is computed again in the
 // backward.
+#include "kernels/cpu/short_conv.h"
+
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "core/threads.h"
@@ -22,82 +25,187 @@ HWY_BEFORE_NAMESPACE();
 namespace qdelta::cpu::HWY_NAMESPACE {
 
 // Input row `t` of a sequence, where t may be before its first token.
-struct History {
-  const float* x;  // first row of the sequence
-  std::int64_t ld;
-  const float* state;  // [W - 1][channels] rows before the first, oldest first; null: zeros
-  std::int64_t state_ld, W;
-
-  HWY_INLINE Vector Load(std::int64_t t, std::int64_t c, std::int64_t n) const {
-    if (t >= 0) return LoadN(x + t * ld + c, n);
-    if (state == nullptr) return hn::Zero(Floats());
-    return LoadN(state + (t + W - 1) * state_ld + c, n);
-  }
-};
-
-// weight_t is [W + 1][channels], the bias last.
-HWY_INLINE Vector Convolve(const History& in, const float* weight_t, std::int64_t channels, std::int64_t t,
-                           std::int64_t c, std::int64_t n) {
-  Vector u = LoadN(weight_t + in.W * channels + c, n);
-  for (std::int64_t j = 0; j < in.W; ++j) {
-    u = hn::MulAdd(LoadN(weight_t + j * channels + c, n), in.Load(t - in.W + 1 + j, c, n), u);
-  }
-  return u;
+HWY_INLINE Vector LoadRow(const ConvInput& in, std::int64_t t, std::int64_t c, std::int64_t n) {
+  if (t >= 0) return LoadN(in.x + t * in.ld + c, n);
+  if (in.state == nullptr) return hn::Zero(Floats());
+  return LoadN(in.state + (t + in.W - 1) * in.channels + c, n);
 }
 
-void ConvForward(const float* x, std::int64_t x_ld, const float* weight_t, float* y, std::int64_t y_ld, float* state,
-                 std::int64_t length, std::int64_t channels, std::int64_t W, std::int64_t begin, std::int64_t end) {
-  const History in{x, x_ld, state, channels, W};
-  for (std::int64_t t = 0; t < length; ++t) {
+HWY_INLINE Vector Weight(const ConvInput& in, std::int64_t j, std::int64_t c, std::int64_t n) {
+  return LoadN(in.weight_t + j * in.channels + c, n);
+}
+
+// The gradient of silu, s = sigmoid(u).
+HWY_INLINE Vector SiluSlope(Vector u, Vector s) {
+  const Vector one = hn::Set(Floats(), 1.0F);
+  return hn::Mul(s, hn::MulAdd(u, hn::Sub(one, s), one));
+}
+
+// Calls columns(c, n, count of vectors) for the channels [begin, end): as many groups of kVectors whole vectors as
+// there are, then vectors one at a time. A group keeps its window in registers and reads whole stretches of a row,
+// which lie far apart.
+template <int kVectors, class Columns>
+HWY_INLINE void ForColumns(std::int64_t begin, std::int64_t end, const Columns& columns) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Floats()));
+  std::int64_t c = begin;
+  for (; c + kVectors * lanes <= end; c += kVectors * lanes) {
+    columns(c, lanes, std::integral_constant<int, kVectors>());
+  }
+  for (; c + lanes <= end; c += lanes) columns(c, lanes, std::integral_constant<int, 1>());
+  if (c < end) columns(c, end - c, std::integral_constant<int, 1>());
+}
+
+// With a window of any width.
+void ForwardAnyWidth(const ConvInput& in, float* y, std::int64_t y_ld, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t t = 0; t < in.length; ++t) {
     ForVectors(end - begin, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
-      const Vector u = Convolve(in, weight_t, channels, t, begin + i, n);
-      StoreN(hn::Mul(u, Sigmoid(u)), y + t * y_ld + begin + i, n);
+      const std::int64_t c = begin + i;
+      Vector u = Weight(in, in.W, c, n);
+      for (std::int64_t j = 0; j < in.W; ++j)
+        u = hn::MulAdd(Weight(in, j, c, n), LoadRow(in, t - in.W + 1 + j, c, n), u);
+      StoreN(hn::Mul(u, Sigmoid(u)), y + t * y_ld + c, n);
     });
   }
-  if (state == nullptr) return;
+}
+
+// With the usual window of four.
+void ForwardFour(const ConvInput& in, float* y, std::int64_t y_ld, std::int64_t begin, std::int64_t end) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Floats()));
+  ForColumns<4>(begin, end, [&](std::int64_t first, std::int64_t n, auto vectors) HWY_ATTR {
+    constexpr int kVectors = decltype(vectors)::value;
+    Vector x0[kVectors];
+    Vector x1[kVectors];
+    Vector x2[kVectors];
+    for (int i = 0; i < kVectors; ++i) {
+      x0[i] = LoadRow(in, -3, first + i * lanes, n);
+      x1[i] = LoadRow(in, -2, first + i * lanes, n);
+      x2[i] = LoadRow(in, -1, first + i * lanes, n);
+    }
+    for (std::int64_t t = 0; t < in.length; ++t) {
+      for (int i = 0; i < kVectors; ++i) {
+        const std::int64_t c = first + i * lanes;
+        const Vector x3 = LoadN(in.x + t * in.ld + c, n);
+        Vector u = hn::MulAdd(Weight(in, 0, c, n), x0[i], Weight(in, 4, c, n));
+        u = hn::MulAdd(Weight(in, 1, c, n), x1[i], u);
+        u = hn::MulAdd(Weight(in, 2, c, n), x2[i], u);
+        u = hn::MulAdd(Weight(in, 3, c, n), x3, u);
+        StoreN(hn::Mul(u, Sigmoid(u)), y + t * y_ld + c, n);
+        x0[i] = x1[i];
+        x1[i] = x2[i];
+        x2[i] = x3;
+      }
+    }
+  });
+}
+
+void ConvForward(const ConvInput& in, float* y, std::int64_t y_ld, std::int64_t begin, std::int64_t end) {
+  (in.W == 4 ? ForwardFour : ForwardAnyWidth)(in, y, y_ld, begin, end);
+  if (in.state == nullptr) return;
   // The last W - 1 inputs, oldest first; those before this call come from the old state, which lies further on.
-  for (std::int64_t j = 0; j < W - 1; ++j) {
+  for (std::int64_t j = 0; j < in.W - 1; ++j) {
     ForVectors(end - begin, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
-      StoreN(in.Load(length - W + 1 + j, begin + i, n), state + j * channels + begin + i, n);
+      StoreN(LoadRow(in, in.length - in.W + 1 + j, begin + i, n), in.state + j * in.channels + begin + i, n);
     });
   }
 }
 
-// du is scratch of [length][end - begin].
-void ConvBackward(const float* x, std::int64_t x_ld, const float* weight_t, const float* dy, std::int64_t dy_ld,
-                  float* dx, std::int64_t dx_ld, float* dweight_t, float* du, std::int64_t length,
-                  std::int64_t channels, std::int64_t W, std::int64_t begin, std::int64_t end) {
-  const Floats d;
-  const Vector one = hn::Set(d, 1.0F);
-  const History in{x, x_ld, nullptr, channels, W};
+void BackwardAnyWidth(const ConvInput& in, const ConvGradients& out, std::int64_t begin, std::int64_t end) {
   const std::int64_t width = end - begin;
-  for (std::int64_t t = 0; t < length; ++t) {
+  for (std::int64_t t = 0; t < in.length; ++t) {
     ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
-      const Vector u = Convolve(in, weight_t, channels, t, begin + i, n);
-      const Vector s = Sigmoid(u);
-      const Vector slope = hn::Mul(s, hn::MulAdd(u, hn::Sub(one, s), one));
-      const Vector v = hn::Mul(LoadN(dy + t * dy_ld + begin + i, n), slope);
-      StoreN(v, du + t * width + i, n);
-      for (std::int64_t j = 0; j < W; ++j) {
-        float* sum = dweight_t + j * channels + begin + i;
-        StoreN(hn::MulAdd(v, in.Load(t - W + 1 + j, begin + i, n), LoadN(sum, n)), sum, n);
+      const std::int64_t c = begin + i;
+      Vector u = Weight(in, in.W, c, n);
+      for (std::int64_t j = 0; j < in.W; ++j)
+        u = hn::MulAdd(Weight(in, j, c, n), LoadRow(in, t - in.W + 1 + j, c, n), u);
+      const Vector du = hn::Mul(LoadN(out.dy + t * out.dy_ld + c, n), SiluSlope(u, Sigmoid(u)));
+      StoreN(du, out.du + t * width + i, n);
+      for (std::int64_t j = 0; j < in.W; ++j) {
+        float* sum = out.dweight_t + j * in.channels + c;
+        StoreN(hn::MulAdd(du, LoadRow(in, t - in.W + 1 + j, c, n), LoadN(sum, n)), sum, n);
       }
-      float* bias_sum = dweight_t + W * channels + begin + i;
-      StoreN(hn::Add(v, LoadN(bias_sum, n)), bias_sum, n);
+      float* bias_sum = out.dweight_t + in.W * in.channels + c;
+      StoreN(hn::Add(du, LoadN(bias_sum, n)), bias_sum, n);
     });
   }
-  for (std::int64_t t = 0; t < length; ++t) {
+  for (std::int64_t t = 0; t < in.length; ++t) {
     ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
-      Vector sum = hn::Zero(d);
-      for (std::int64_t j = 0; j < W; ++j) {
-        const std::int64_t from = t + W - 1 - j;
-        if (from < length) {
-          sum = hn::MulAdd(LoadN(weight_t + j * channels + begin + i, n), LoadN(du + from * width + i, n), sum);
-        }
+      Vector sum = hn::Zero(Floats());
+      for (std::int64_t j = 0; j < in.W; ++j) {
+        const std::int64_t from = t + in.W - 1 - j;
+        if (from < in.length) sum = hn::MulAdd(Weight(in, j, begin + i, n), LoadN(out.du + from * width + i, n), sum);
       }
-      StoreN(sum, dx + t * dx_ld + begin + i, n);
+      StoreN(sum, out.dx + t * out.dx_ld + begin + i, n);
     });
   }
+}
+
+// dx lags three tokens behind, until the du that it needs are there.
+void BackwardFour(const ConvInput& in, const ConvGradients& out, std::int64_t begin, std::int64_t end) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Floats()));
+  ForColumns<2>(begin, end, [&](std::int64_t first, std::int64_t n, auto vectors) HWY_ATTR {
+    constexpr int kVectors = decltype(vectors)::value;
+    const Vector zero = hn::Zero(Floats());
+    Vector x0[kVectors], x1[kVectors], x2[kVectors];     // x[t - 3 ... t - 1]
+    Vector du0[kVectors], du1[kVectors], du2[kVectors];  // likewise
+    Vector sum0[kVectors], sum1[kVectors], sum2[kVectors], sum3[kVectors],
+        sum4[kVectors];  // of the weights and the bias
+    for (int i = 0; i < kVectors; ++i) {
+      x0[i] = x1[i] = x2[i] = du0[i] = du1[i] = du2[i] = zero;
+      sum0[i] = sum1[i] = sum2[i] = sum3[i] = sum4[i] = zero;
+    }
+    const auto write_dx = [&](std::int64_t t, int i, Vector du3) HWY_ATTR {
+      const std::int64_t c = first + i * lanes;
+      Vector dx = hn::Mul(Weight(in, 0, c, n), du3);
+      dx = hn::MulAdd(Weight(in, 1, c, n), du2[i], dx);
+      dx = hn::MulAdd(Weight(in, 2, c, n), du1[i], dx);
+      dx = hn::MulAdd(Weight(in, 3, c, n), du0[i], dx);
+      StoreN(dx, out.dx + t * out.dx_ld + c, n);
+    };
+    for (std::int64_t t = 0; t < in.length; ++t) {
+      for (int i = 0; i < kVectors; ++i) {
+        const std::int64_t c = first + i * lanes;
+        const Vector x3 = LoadN(in.x + t * in.ld + c, n);
+        Vector u = hn::MulAdd(Weight(in, 0, c, n), x0[i], Weight(in, 4, c, n));
+        u = hn::MulAdd(Weight(in, 1, c, n), x1[i], u);
+        u = hn::MulAdd(Weight(in, 2, c, n), x2[i], u);
+        u = hn::MulAdd(Weight(in, 3, c, n), x3, u);
+        const Vector du3 = hn::Mul(LoadN(out.dy + t * out.dy_ld + c, n), SiluSlope(u, Sigmoid(u)));
+        sum0[i] = hn::MulAdd(du3, x0[i], sum0[i]);
+        sum1[i] = hn::MulAdd(du3, x1[i], sum1[i]);
+        sum2[i] = hn::MulAdd(du3, x2[i], sum2[i]);
+        sum3[i] = hn::MulAdd(du3, x3, sum3[i]);
+        sum4[i] = hn::Add(du3, sum4[i]);
+        if (t >= 3) write_dx(t - 3, i, du3);
+        x0[i] = x1[i];
+        x1[i] = x2[i];
+        x2[i] = x3;
+        du0[i] = du1[i];
+        du1[i] = du2[i];
+        du2[i] = du3;
+      }
+    }
+    for (int i = 0; i < kVectors; ++i) {
+      for (std::int64_t t = in.length - 3; t < in.length; ++t) {
+        if (t >= 0) write_dx(t, i, zero);
+        du0[i] = du1[i];
+        du1[i] = du2[i];
+        du2[i] = zero;
+      }
+      const auto add = [&](std::int64_t j, Vector sum) HWY_ATTR {
+        float* to = out.dweight_t + j * in.channels + first + i * lanes;
+        StoreN(hn::Add(LoadN(to, n), sum), to, n);
+      };
+      add(0, sum0[i]);
+      add(1, sum1[i]);
+      add(2, sum2[i]);
+      add(3, sum3[i]);
+      add(4, sum4[i]);
+    }
+  });
+}
+
+void ConvBackward(const ConvInput& in, const ConvGradients& out, std::int64_t begin, std::int64_t end) {
+  (in.W == 4 ? BackwardFour : BackwardAnyWidth)(in, out, begin, end);
 }
 
 }  // namespace qdelta::cpu::HWY_NAMESPACE
@@ -159,9 +267,9 @@ void cpu::short_conv_forward(const Device& device, const ShortConvForward& args)
     const std::int64_t begin = index % blocks * kChannelBlock;
     const std::int64_t first = args.offsets[n];
     const std::int64_t slot = args.slots.empty() ? n : args.slots[n];
-    run(floats(args.x) + first * args.x.step(0), args.x.step(0), weight_t, floats(args.y) + first * args.y.step(0),
-        args.y.step(0), args.state ? floats(args.state) + slot * (W - 1) * channels : nullptr,
-        args.offsets[n + 1] - first, channels, W, begin, std::min(channels, begin + kChannelBlock));
+    run({floats(args.x) + first * args.x.step(0), args.x.step(0), args.offsets[n + 1] - first, weight_t, channels, W,
+         args.state ? floats(args.state) + slot * (W - 1) * channels : nullptr},
+        floats(args.y) + first * args.y.step(0), args.y.step(0), begin, std::min(channels, begin + kChannelBlock));
   });
 }
 
@@ -187,9 +295,10 @@ void cpu::short_conv_backward(const Device& device, const ShortConvBackward& arg
     const std::int64_t begin = block * kChannelBlock;
     for (std::int64_t n = 0; n < sequences; ++n) {
       const std::int64_t first = args.offsets[n];
-      run(floats(args.x) + first * args.x.step(0), args.x.step(0), weight_t, floats(args.dy) + first * args.dy.step(0),
-          args.dy.step(0), floats(args.dx) + first * args.dx.step(0), args.dx.step(0), dweight_t, du + worker * du_size,
-          args.offsets[n + 1] - first, channels, W, begin, std::min(channels, begin + kChannelBlock));
+      run({floats(args.x) + first * args.x.step(0), args.x.step(0), args.offsets[n + 1] - first, weight_t, channels, W},
+          {floats(args.dy) + first * args.dy.step(0), args.dy.step(0), floats(args.dx) + first * args.dx.step(0),
+           args.dx.step(0), dweight_t, du + worker * du_size},
+          begin, std::min(channels, begin + kChannelBlock));
     }
   });
   float* dweight = floats(args.dweight);

@@ -52,8 +52,6 @@ auto swiglu_row_backward() { return HWY_DYNAMIC_DISPATCH(SwigluRowBackward); }
 }  // namespace
 }  // namespace cpu
 
-using cpu::floats;
-
 void cpu::swiglu_forward(const Device& device, const SwigluForward& args) {
   cpu::check_matrix(args.gate, "gate");
   cpu::check_matrix(args.up, "up");
