@@ -35,7 +35,7 @@ shellcheck "${shell[@]}" || failed=true
 
 # A compile database of its own: clang-tidy cannot read headers that GCC has precompiled.
 if [[ ! -f build-lint/build.ninja ]]; then
-  cmake --preset cpu -B build-lint -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
+  cmake --preset cpu -B build-lint -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DQDELTA_UNITY=OFF >/dev/null
 fi
 # New and removed files must be in it.
 ninja -C build-lint build.ninja >/dev/null

@@ -50,7 +50,8 @@ void run(TrainBenchFlags& flags) {
              describe_model(flags.options.model, ParameterLayout(flags.options.model).parameters()), "batch", "tokens",
              "ms per step", "tokens/s", "rate", "of limit", "limit");
   std::fflush(stdout);
-  const bench::TrainBenchReport report = bench::run_train_bench(flags.options, print_row);
+  const bench::TrainBenchReport report =
+      bench::run_train_bench(flags.options, [](const bench::TrainBenchRow& row) { print_row(row); });
   fmt::print("\nThreads: {}. The limit is the device's own matrix product in the same run.\n", report.threads);
   if (!flags.json.empty()) write_report(flags.json, as_json(flags.options, report));
 }

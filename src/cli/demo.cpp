@@ -24,7 +24,7 @@ struct DemoFlags {
   DeviceFlags device;
 };
 
-constexpr std::int64_t kVocabulary = 128;
+constexpr std::int64_t kTaskVocabulary = 128;
 constexpr std::int64_t kBatch = 32;
 
 // What the models are tested on: (length, pairs). The first ones they are trained on, the others they have never seen.
@@ -34,7 +34,7 @@ constexpr std::array<MqarTask, 5> kTested{{{64, 4, 512}, {64, 8, 512}, {64, 16, 
 MqarOptions task_options(std::uint64_t seed) {
   MqarOptions options;
   options.tasks.assign(kTrained.begin(), kTrained.end());
-  options.vocab_size = kVocabulary;
+  options.vocab_size = kTaskVocabulary;
   options.batch_size = kBatch;
   options.seed = seed;
   return options;
@@ -43,7 +43,7 @@ MqarOptions task_options(std::uint64_t seed) {
 ModelConfig demo_model(Rule rule) {
   ModelConfig config;
   config.rule = rule;
-  config.vocab_size = kVocabulary;
+  config.vocab_size = kTaskVocabulary;
   config.hidden_size = 64;
   config.num_hidden_layers = 2;
   config.num_heads = 2;

@@ -13,7 +13,7 @@
 namespace qdelta {
 namespace {
 
-constexpr std::size_t kChunk = std::size_t{1} << 18U;
+constexpr std::size_t kReadAtOnce = std::size_t{1} << 18U;
 constexpr std::size_t kLargestDocument = std::size_t{1} << 30U;
 
 bool is_json_lines(std::string_view path) {
@@ -45,7 +45,7 @@ bool DocumentReader::fill() {
          path_, kLargestDocument);
   }
   const std::size_t before = buffer_.size();
-  buffer_.resize(before + kChunk);
+  buffer_.resize(before + kReadAtOnce);
   const std::size_t got = stream_->read(std::span(buffer_).subspan(before));
   buffer_.resize(before + got);
   at_end_ = got == 0;

@@ -17,7 +17,8 @@
 namespace qdelta {
 namespace {
 
-constexpr std::uint64_t kOrder = 1;  // what the seed is mixed with, so that its uses do not share their numbers
+constexpr std::uint64_t kOrderOfExamples =
+    1;  // what the seed is mixed with, so that its uses do not share their numbers
 constexpr std::uint64_t kExamples = 2;
 
 // `count` different numbers of [low, high], in random order.
@@ -153,7 +154,7 @@ TokenBatch MqarSource::next() {
   const auto count = static_cast<std::uint64_t>(batches_per_epoch());
   const std::uint64_t epoch = position_ / count;
   std::uint64_t index = position_ % count;
-  if (options_.shuffle) index = Permutation(count, mixed_seed(options_.seed, kOrder, epoch))(index);
+  if (options_.shuffle) index = Permutation(count, mixed_seed(options_.seed, kOrderOfExamples, epoch))(index);
   const auto batch = static_cast<std::int64_t>(index);
   const auto task = std::upper_bound(first_batch_.begin(), first_batch_.end(), batch) - first_batch_.begin() - 1;
   ++position_;

@@ -11,10 +11,7 @@
 #include "io/utf8.h"
 
 namespace qdelta {
-namespace {
-
-constexpr std::size_t kSmallestStack = std::size_t{32} << 10U;
-constexpr std::size_t kLargestStack = std::size_t{16} << 20U;  // for compiled code, in each thread; grows when needed
+namespace pcre2 {
 
 template <auto release>
 struct Release {
@@ -23,6 +20,16 @@ struct Release {
     release(object);
   }
 };
+
+}  // namespace pcre2
+
+namespace {
+
+using pcre2::Release;
+
+constexpr std::size_t kSmallestStack = std::size_t{32} << 10U;
+constexpr std::size_t kLargestStack = std::size_t{16} << 20U;  // for compiled code, in each thread; grows when needed
+
 using MatchData = std::unique_ptr<pcre2_match_data, Release<pcre2_match_data_free>>;
 using MatchContext = std::unique_ptr<pcre2_match_context, Release<pcre2_match_context_free>>;
 using CompileContext = std::unique_ptr<pcre2_compile_context, Release<pcre2_compile_context_free>>;
@@ -54,7 +61,7 @@ Scratch& scratch() {
 }  // namespace
 
 struct Regex::Code {
-  std::unique_ptr<pcre2_code, Release<pcre2_code_free>> code;
+  std::unique_ptr<pcre2_code, pcre2::Release<pcre2_code_free>> code;
   bool compiled = false;  // to machine code
   std::string pattern;    // as it was given, for messages
 };

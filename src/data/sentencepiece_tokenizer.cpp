@@ -18,8 +18,8 @@
 namespace qdelta {
 namespace {
 
-constexpr std::string_view kSpace = "\xe2\x96\x81";      // U+2581, which stands for a space
-constexpr std::size_t kLongest = std::size_t{1} << 30U;  // bytes at once; the library counts in 32 bits
+constexpr std::string_view kSpacePiece = "\xe2\x96\x81";  // U+2581, which stands for a space
+constexpr std::size_t kLongest = std::size_t{1} << 30U;   // bytes at once; the library counts in 32 bits
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
@@ -100,7 +100,7 @@ std::unique_ptr<BpeModel> SentencePieceTokenizer::as_bpe() const {
     normal.emplace(piece, id);
     scores.insert(model_.GetScore(id));
   }
-  if (!normal.contains(kSpace)) return nullptr;
+  if (!normal.contains(kSpacePiece)) return nullptr;
   const std::vector<float> in_order(scores.begin(), scores.end());
   for (const auto& [piece, id] : normal) {
     const auto rank = std::lower_bound(in_order.begin(), in_order.end(), model_.GetScore(id), std::greater<>());
@@ -125,11 +125,11 @@ std::unique_ptr<BpeModel> SentencePieceTokenizer::as_bpe() const {
 void SentencePieceTokenizer::encode_text(std::string_view text, std::vector<std::int32_t>& ids) const {
   if (bpe_ == nullptr) return encode_by_library(text, ids);
   if (text.empty()) return;
-  std::string spaced(kSpace);
+  std::string spaced(kSpacePiece);
   spaced.reserve(text.size() + text.size() / 2);
   for (const char c : text) {
     if (c == ' ') {
-      spaced += kSpace;
+      spaced += kSpacePiece;
     } else {
       spaced += c;
     }
@@ -177,15 +177,15 @@ std::string SentencePieceTokenizer::decode_raw(std::span<const std::int32_t> ids
       std::string_view piece = model_.IdToPiece(id);
       // The space that was put in front is taken away again.
       const bool at_front = settings_.remove_extra_whitespaces ? text.empty() : first && settings_.add_dummy_prefix;
-      if (at_front && piece.starts_with(kSpace)) {
-        piece.remove_prefix(kSpace.size());
+      if (at_front && piece.starts_with(kSpacePiece)) {
+        piece.remove_prefix(kSpacePiece.size());
       }
       while (!piece.empty()) {
-        const std::size_t at = piece.find(kSpace);
+        const std::size_t at = piece.find(kSpacePiece);
         text += piece.substr(0, at);
         if (at == std::string_view::npos) break;
         text += ' ';
-        piece.remove_prefix(at + kSpace.size());
+        piece.remove_prefix(at + kSpacePiece.size());
       }
     }
     first = false;

@@ -6,6 +6,7 @@
 #include "kernels/kernels.h"
 #include "kernels/recurrence_check.h"
 #include "kernels/recurrence_reference.h"
+#include "kernels/workspace.h"
 #ifdef QDELTA_WITH_CUDA
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/recurrence_chunk.h"
@@ -19,12 +20,6 @@ namespace {
 bool walks(const RecurrenceForward& args) {
   return args.run.form == Form::recurrent || (args.run.form == Form::chunk && args.run.chunk == 0 &&
                                               !args.chunk_states && !cpu::wants_bf16_products(args.in, args.run));
-}
-
-void check_space(std::span<std::byte> workspace, std::size_t needed) {
-  require(workspace.size() >= needed, "the workspace has {} bytes, {} are needed", workspace.size(), needed);
-  require(needed == 0 || reinterpret_cast<std::uintptr_t>(workspace.data()) % kAlignment == 0,
-          "the workspace does not start at a multiple of {} bytes", kAlignment);
 }
 
 }  // namespace
@@ -52,7 +47,7 @@ std::size_t recurrence_workspace(const RecurrenceStep& args) {
 }
 
 void recurrence_forward(const RecurrenceForward& args, std::span<std::byte> workspace) {
-  check_space(workspace, recurrence_workspace(args));
+  check_workspace(workspace, recurrence_workspace(args));
   if (args.run.form == Form::oracle) {
     reference_forward<double>(args);
   } else if (walks(args)) {
@@ -63,7 +58,7 @@ void recurrence_forward(const RecurrenceForward& args, std::span<std::byte> work
 }
 
 void recurrence_backward(const RecurrenceBackward& args, std::span<std::byte> workspace) {
-  check_space(workspace, recurrence_workspace(args));
+  check_workspace(workspace, recurrence_workspace(args));
   switch (args.run.form) {
     case Form::oracle:
       return reference_backward<double>(args);
@@ -75,7 +70,7 @@ void recurrence_backward(const RecurrenceBackward& args, std::span<std::byte> wo
 }
 
 void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace) {
-  check_space(workspace, recurrence_workspace(args));
+  check_workspace(workspace, recurrence_workspace(args));
   cpu::recurrence_step(args, workspace);
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/selective_scan.h"
 
 #include "kernels/cpu/selective_scan.h"
+#include "kernels/workspace.h"
 #ifdef QDELTA_WITH_CUDA
 #include "kernels/cuda/selective_scan.h"
 #endif
@@ -118,13 +119,6 @@ void check(const Device& device, const SelectiveScanStep& args) {
   }
 }
 
-void check_space(std::span<std::byte> workspace, std::size_t needed) {
-  require(workspace.size() >= needed, "selective_scan: the workspace has {} bytes, {} are needed", workspace.size(),
-          needed);
-  require(needed == 0 || reinterpret_cast<std::uintptr_t>(workspace.data()) % kAlignment == 0,
-          "selective_scan: the workspace does not start at a multiple of {} bytes", kAlignment);
-}
-
 }  // namespace
 
 std::size_t selective_scan_workspace(const Device& device, const SelectiveScanInputs& in, bool backward) {
@@ -137,7 +131,7 @@ std::size_t selective_scan_workspace(const Device& device, const SelectiveScanIn
 
 void selective_scan_forward(const Device& device, const SelectiveScanForward& args, std::span<std::byte> workspace) {
   check(device, args);
-  check_space(workspace, selective_scan_workspace(device, args.in, false));
+  check_workspace(workspace, selective_scan_workspace(device, args.in, false));
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::selective_scan_forward(*device.gpu, args, workspace);
 #endif
@@ -146,7 +140,7 @@ void selective_scan_forward(const Device& device, const SelectiveScanForward& ar
 
 void selective_scan_backward(const Device& device, const SelectiveScanBackward& args, std::span<std::byte> workspace) {
   check(device, args);
-  check_space(workspace, selective_scan_workspace(device, args.in, true));
+  check_workspace(workspace, selective_scan_workspace(device, args.in, true));
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::selective_scan_backward(*device.gpu, args, workspace);
 #endif

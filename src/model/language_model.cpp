@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "model/block_views.h"
+
 namespace qdelta {
 
 LanguageModel::LanguageModel(const ModelConfig& config)
@@ -97,14 +99,12 @@ void ModelStates::copy(const ModelStates& from, std::int64_t slot, std::int64_t 
   }
 }
 
+using block_views::take;
+
 namespace {
 
 // Rows of logits that are in memory at a time.
 std::int64_t head_rows(const Device& device) { return device.gpu == nullptr ? 1024 : 8192; }
-
-TensorView take(BumpAllocator& memory, const Shape& shape, DType dtype = DType::f32) {
-  return {memory.take<std::byte>(shape.elements() * static_cast<std::int64_t>(size_of(dtype))), dtype, shape};
-}
 
 TensorView rows_of(const TensorView& matrix, std::int64_t begin, std::int64_t count) {
   TensorView view = matrix;

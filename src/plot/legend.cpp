@@ -15,14 +15,14 @@ constexpr double kPadding = 6;         // of the box
 constexpr double kInset = 8;           // of the box from the axes
 constexpr double kBetween = 20;        // two entries of a row
 constexpr double kWidestInside = 0.6;  // of the plot; a larger box belongs outside
-constexpr double kWidestLabel = 260;
+constexpr double kWidestEntry = 260;
 
 std::string fitted(const std::string& label, double width) {
-  return shortened(label, kLegendText, std::min(width - kSample - kGap, kWidestLabel));
+  return shortened(label, kLegendText, std::min(width - kSample - kGap, kWidestEntry));
 }
 
 double entry_width(const LegendEntry& entry) {
-  return kSample + kGap + std::min(text_width(entry.label, kLegendText), kWidestLabel);
+  return kSample + kGap + std::min(text_width(entry.label, kLegendText), kWidestEntry);
 }
 
 double widest(const std::vector<LegendEntry>& entries) {
@@ -80,7 +80,7 @@ void drop_common_beginning(std::vector<LegendEntry>& entries) {
     const auto end = std::mismatch(common.begin(), common.end(), label.begin(), label.end()).first;
     common.erase(end, common.end());
   }
-  if (width <= kWidestLabel) return;
+  if (width <= kWidestEntry) return;
   // Whole words only, so that the rest can be read.
   const std::size_t separator = common.find_last_of(U" -_/.,");
   if (separator == std::u32string::npos) return;

@@ -10,10 +10,10 @@
 namespace qdelta::plot {
 namespace {
 
-constexpr double kLargest = 1e300;     // leaves room for sums and differences
-constexpr double kSmallest = 1e-300;   // on logarithmic axes
-constexpr double kFinestSpan = 1e-11;  // of the value itself: below it rounding would be drawn
-constexpr double kNearZero = 0.12;     // of the span: nearer than this, an axis begins at zero
+constexpr double kLargestLogarithmic = 1e300;    // leaves room for sums and differences
+constexpr double kSmallestLogarithmic = 1e-300;  // on logarithmic axes
+constexpr double kFinestSpan = 1e-11;            // of the value itself: below it rounding would be drawn
+constexpr double kNearZero = 0.12;               // of the span: nearer than this, an axis begins at zero
 constexpr double kFarthestPosition = 1e5;
 
 // The smallest and the largest of what it is given.
@@ -43,14 +43,14 @@ void check(const Series& series) {
 
 Range widened(const Extent& data, Scale scale, double margin, bool from_zero) {
   if (scale == Scale::log) {
-    const double low = std::log10(std::clamp(data.low, kSmallest, kLargest));
-    const double high = std::log10(std::clamp(data.high, kSmallest, kLargest));
+    const double low = std::log10(std::clamp(data.low, kSmallestLogarithmic, kLargestLogarithmic));
+    const double high = std::log10(std::clamp(data.high, kSmallestLogarithmic, kLargestLogarithmic));
     const double around = high - low < kFinestSpan ? 0.5 : margin * (high - low);
     constexpr double kFarthest = 305;  // the exponents of doubles end at 308
     return {std::pow(10, std::max(low - around, -kFarthest)), std::pow(10, std::min(high + around, kFarthest))};
   }
-  double low = std::clamp(data.low, -kLargest, kLargest);
-  double high = std::clamp(data.high, -kLargest, kLargest);
+  double low = std::clamp(data.low, -kLargestLogarithmic, kLargestLogarithmic);
+  double high = std::clamp(data.high, -kLargestLogarithmic, kLargestLogarithmic);
   const double size = std::max(std::abs(low), std::abs(high));
   if (from_zero) {
     low = std::min(low, 0.0);

@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kJson = "application/json";
 constexpr std::chrono::milliseconds kLook{50};  // how often to see whether a client that waits is still there
-constexpr std::chrono::milliseconds kTick{5};
+constexpr std::chrono::milliseconds kPause{5};
 constexpr std::chrono::seconds kHear{1};  // for the last words of answers that are cut off
 constexpr int kClientGone = 499;
 // Threads beyond those that clients of the model can hold, so that somebody can still ask how it is going.
@@ -97,8 +97,8 @@ class Server::Implementation {
       cut_off_ = !drained_;
       // The engine has said all; the clients have yet to hear it.
       const auto hear = std::max(end, Clock::now() + kHear);
-      while (http_.busy() > 0 && Clock::now() < hear) std::this_thread::sleep_for(kTick);
-      while (!http_.is_running() && !gone_) std::this_thread::sleep_for(kTick);  // asked to stop before it had begun
+      while (http_.busy() > 0 && Clock::now() < hear) std::this_thread::sleep_for(kPause);
+      while (!http_.is_running() && !gone_) std::this_thread::sleep_for(kPause);  // asked to stop before it had begun
       http_.stop();
       http_.cut_off();
     });

@@ -27,7 +27,9 @@ constexpr std::string_view kDim = "\x1b[2m";
 constexpr std::string_view kBold = "\x1b[1m";
 constexpr std::string_view kBar = "\x1b[36m";  // cyan reads on light and dark
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // A value of the line. The lower its rank, the longer it stays when the terminal is narrow.
 struct Part {
@@ -250,7 +252,7 @@ void Progress::update(const ProgressState& state) {
   name_ = cut(state.name, 40);
   state_.name = name_;
   pending_ = true;
-  const double time = now();
+  const double time = steady_seconds();
   if (!terminal_) {
     if (!pace_.due(state_, time)) return;
     pending_ = false;

@@ -66,7 +66,9 @@ std::string event(double wall_time, std::int64_t step) {
   return bytes;
 }
 
-double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 // Fit for a file name.
 std::string host_name() {
@@ -131,7 +133,7 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder, std::int64_t res
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail(Status::io, "cannot make the folder {} for TensorBoard: {}", folder, error.message());
-  const double begin = now();
+  const double begin = wall_seconds();
   const std::string stem = fmt::format("{}/events.out.tfevents.{:010d}.{}.{}", folder, static_cast<std::int64_t>(begin),
                                        host_name(), ::getpid());
   for (int number = 0; number < kAttempts && !file_; ++number) {
@@ -145,7 +147,7 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder, std::int64_t res
 }
 
 void TensorBoardWriter::write(std::int64_t step, const TensorBoardScalars& scalars) {
-  append(scalars_event(now(), step, scalars));
+  append(scalars_event(wall_seconds(), step, scalars));
 }
 
 void TensorBoardWriter::append(const std::string& event) { append_whole(file_, tfrecord(event), path_); }

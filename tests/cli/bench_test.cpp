@@ -15,8 +15,6 @@ Words with(Words words, const Words& more) {
 
 const Words kTiny = {"--width", "32", "--layers", "2", "--heads", "2", "--head-dim", "16", "--vocab-size", "50"};
 
-bool contains(const std::string& text, std::string_view piece) { return text.find(piece) != std::string::npos; }
-
 TEST(Bench, HelpTeaches) {
   for (const char* name : {"train", "generate"}) {
     const RunResult result = run_qdelta({"bench", name, "--help"});

@@ -60,6 +60,8 @@ class TemporaryFolder {
   std::string path_;
 };
 
+inline bool contains(const std::string& text, std::string_view piece) { return text.find(piece) != std::string::npos; }
+
 struct RunResult {
   int status = -1;  // the exit status; 128 + signal where it was killed
   std::string out, err;

@@ -10,8 +10,6 @@
 namespace qdelta::testing {
 namespace {
 
-bool contains(const std::string& text, std::string_view piece) { return text.find(piece) != std::string::npos; }
-
 TEST(Main, Version) {
   const RunResult result = run_qdelta({"--version"});
   EXPECT_EQ(result.status, 0);

@@ -8,8 +8,6 @@
 namespace qdelta::testing {
 namespace {
 
-bool contains(const std::string& text, std::string_view piece) { return text.find(piece) != std::string::npos; }
-
 // A configuration of the repository.
 std::string config_path(const std::string& name) { return QDELTA_GOLDEN_DIR "/../../configs/" + name + ".json"; }
 

@@ -136,6 +136,4 @@ inline std::size_t lines_in(const std::string& path) {
   return static_cast<std::size_t>(std::count(contents.begin(), contents.end(), '\n'));
 }
 
-inline bool contains(const std::string& text, std::string_view piece) { return text.find(piece) != std::string::npos; }
-
 }  // namespace qdelta::testing

@@ -155,7 +155,8 @@ TEST(Regex, NotOne) {
 TEST(Regex, TooManyStepsIsAnError) {
   const Regex regex("(?:a|a|b)+c");
   Regex::Match match{};
-  const std::string text = std::string(1998, 'a') + "xc";  // without its last character it would not be tried
+  std::string text(1998, 'a');
+  text += "xc";  // without its last character it would not be tried
   expect_error(Status::unsupported, {"cannot be matched", "2000 bytes"}, [&] { return regex.find(text, 0, match); });
 }
 

@@ -13,7 +13,7 @@ using eval::RequestEncoder;
 using eval::TokenPair;
 using eval::Tokens;
 
-const ByteTokenizer kBytes;
+const ByteTokenizer kEncodingBytes;
 const std::int32_t kBos = *ByteTokenizer().bos();
 
 Tokens with_bos(const Tokens& tokens) {
@@ -23,19 +23,19 @@ Tokens with_bos(const Tokens& tokens) {
 }
 
 TEST(Encoding, WhiteSpaceAtTheEndBelongsToTheContinuation) {
-  const RequestEncoder encoder(kBytes, Bos::off, 100);
+  const RequestEncoder encoder(kEncodingBytes, Bos::off, 100);
   const TokenPair pair = encoder.pair("Answer: \n", " yes");
   EXPECT_EQ(pair.context, bytes_of("Answer:"));
   EXPECT_EQ(pair.continuation, bytes_of(" \n yes"));
 }
 
 TEST(Encoding, BosModes) {
-  EXPECT_EQ(RequestEncoder(kBytes, Bos::off, 100).encode("ab"), bytes_of("ab"));
-  EXPECT_EQ(RequestEncoder(kBytes, Bos::on, 100).encode("ab"), with_bos(bytes_of("ab")));
+  EXPECT_EQ(RequestEncoder(kEncodingBytes, Bos::off, 100).encode("ab"), bytes_of("ab"));
+  EXPECT_EQ(RequestEncoder(kEncodingBytes, Bos::on, 100).encode("ab"), with_bos(bytes_of("ab")));
   // As encode_with_special: what the tokenizer's own files put in front.
-  const RequestEncoder automatic(kBytes, Bos::automatic, 100);
-  EXPECT_EQ(automatic.encode("ab").size(), kBytes.prefix().size() + 2);
-  const TokenPair pair = RequestEncoder(kBytes, Bos::on, 100).pair("ab", " c");
+  const RequestEncoder automatic(kEncodingBytes, Bos::automatic, 100);
+  EXPECT_EQ(automatic.encode("ab").size(), kEncodingBytes.prefix().size() + 2);
+  const TokenPair pair = RequestEncoder(kEncodingBytes, Bos::on, 100).pair("ab", " c");
   EXPECT_EQ(pair.context, with_bos(bytes_of("ab")));
   EXPECT_EQ(pair.continuation, bytes_of(" c"));
   EXPECT_EQ(eval::bos_of("auto"), Bos::automatic);
@@ -44,14 +44,14 @@ TEST(Encoding, BosModes) {
 
 TEST(Encoding, AnEmptyContextIsOneBos) {
   for (const Bos bos : {Bos::on, Bos::off}) {
-    const TokenPair pair = RequestEncoder(kBytes, bos, 100).pair("", " c");
+    const TokenPair pair = RequestEncoder(kEncodingBytes, bos, 100).pair("", " c");
     EXPECT_EQ(pair.context, Tokens{kBos});
     EXPECT_EQ(pair.continuation, bytes_of(" c"));
   }
 }
 
 TEST(Encoding, ALongContextLosesItsBeginning) {
-  const RequestEncoder encoder(kBytes, Bos::off, 6);
+  const RequestEncoder encoder(kEncodingBytes, Bos::off, 6);
   const TokenPair pair = encoder.pair("0123456789", "ab");
   // Six tokens are read, the last of the continuation is only predicted.
   EXPECT_EQ(pair.context, bytes_of("56789"));
@@ -61,7 +61,7 @@ TEST(Encoding, ALongContextLosesItsBeginning) {
 }
 
 TEST(Encoding, WindowsScoreEveryTokenOnce) {
-  const RequestEncoder encoder(kBytes, Bos::off, 4);
+  const RequestEncoder encoder(kEncodingBytes, Bos::off, 4);
   const std::vector<TokenPair> windows = encoder.rolling("0123456789");
   ASSERT_EQ(windows.size(), 3U);
   EXPECT_EQ(windows[0].context, Tokens{kBos});
@@ -74,7 +74,7 @@ TEST(Encoding, WindowsScoreEveryTokenOnce) {
   EXPECT_TRUE(encoder.rolling("").empty());
   EXPECT_EQ(encoder.rolling("0123").size(), 1U);
   // With a begin-of-text token of its own, which the harness counts among the predicted.
-  EXPECT_EQ(RequestEncoder(kBytes, Bos::on, 4).rolling("01").front().continuation, with_bos(bytes_of("01")));
+  EXPECT_EQ(RequestEncoder(kEncodingBytes, Bos::on, 4).rolling("01").front().continuation, with_bos(bytes_of("01")));
 }
 
 }  // namespace

@@ -15,10 +15,10 @@ using eval::NeedleOptions;
 using eval::Question;
 using eval::RequestEncoder;
 
-const ByteTokenizer kBytes;
+const ByteTokenizer kNeedleBytes;
 
 std::vector<Question> questions(int variant, std::int64_t length, std::int64_t samples = 8, std::uint64_t seed = 42) {
-  const RequestEncoder encoder(kBytes, eval::Bos::on, 2048);
+  const RequestEncoder encoder(kNeedleBytes, eval::Bos::on, 2048);
   return needle_questions(eval::builtin_needle_material(1), encoder, {variant, length, samples, seed});
 }
 
@@ -88,7 +88,7 @@ TEST(Needles, UseTheWordsTheyAreGiven) {
   write_file(folder.file("essays/a.txt"), "First\nfile here. ");
   const NeedleMaterial material = eval::read_needle_material(folder.path());
   EXPECT_EQ(material.words, (std::vector<std::string>{"First", "file", "here.", "Second", "file."}));
-  const RequestEncoder encoder(kBytes, eval::Bos::off, 2048);
+  const RequestEncoder encoder(kNeedleBytes, eval::Bos::off, 2048);
   const Question question = needle_questions(material, encoder, {2, 1200, 1, 1}).front();
   EXPECT_EQ(question.about.at("key"), "red-kite");
   // Short essays begin again.

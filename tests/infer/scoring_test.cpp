@@ -15,13 +15,13 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 using Scores = std::vector<TokenScore>;
 
-const std::string kText =
+const std::string kScoredText =
     "the river runs past the mill, and the mill has stood there longer than anyone can remember; its wheel has not "
     "turned for years, but the water has not been told, and so it goes on coming down from the hills in the spring. ";
 
 Ids long_text(std::size_t bytes) {
   std::string text;
-  while (text.size() < bytes) text += kText;
+  while (text.size() < bytes) text += kScoredText;
   return bytes_of(text.substr(0, bytes));
 }
 
@@ -67,7 +67,7 @@ class Scoring : public ::testing::Test {
 };
 
 TEST_F(Scoring, IsTheLogSoftmaxOfTheLogits) {
-  const Ids ids = bytes_of(kText);
+  const Ids ids = bytes_of(kScoredText);
   const auto expected = expected_chances(*model_, ids);
   Scorer scorer(*model_, {1});
   const Scores got = scorer.score(std::vector{request_of(ids)}).front();
@@ -90,7 +90,7 @@ TEST_F(Scoring, IsTheLogSoftmaxOfTheLogits) {
 }
 
 TEST_F(Scoring, NamesTheMostLikely) {
-  const Ids ids = bytes_of(kText.substr(0, 40));
+  const Ids ids = bytes_of(kScoredText.substr(0, 40));
   const auto expected = expected_chances(*model_, ids);
   Scorer scorer(*model_, {1}, {.batch = 2, .top = 40});
   ScoringRequest request = request_of(ids, 5);

@@ -1,4 +1,4 @@
-// What the tests of src/io share: a folder that goes away, whole-file reads and writes, and expecting an Error.
+// What the tests of src/io share: a folder that goes away, and whole-file reads and writes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,6 +19,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "testing.h"
 
 namespace qdelta::testing {
 
@@ -85,21 +86,6 @@ inline std::vector<std::byte> to_bytes(std::string_view text) {
   std::vector<std::byte> bytes(text.size());
   if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
   return bytes;
-}
-
-// Runs `action`, which must throw an Error of this status with each of these pieces in its message.
-template <class Action>
-void expect_error(Status status, const std::vector<std::string>& pieces, Action&& action) {
-  try {
-    static_cast<void>(action());
-    ADD_FAILURE() << "no error; expected one that says: " << (pieces.empty() ? "" : pieces.front());
-  } catch (const Error& error) {
-    EXPECT_EQ(error.status(), status) << error.what();
-    for (const std::string& piece : pieces) {
-      EXPECT_NE(std::string_view(error.what()).find(piece), std::string_view::npos)
-          << "message: " << error.what() << "\nshould contain: " << piece;
-    }
-  }
 }
 
 // In memory as in a mapped file: at an aligned address.

@@ -12,7 +12,7 @@
 namespace qdelta::testing {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kEndless = std::numeric_limits<float>::infinity();
 // Below this a float32 loses digits; what the oracle finds there counts as zero.
 constexpr double kVanishing = 1e-37;
 
@@ -41,13 +41,13 @@ constexpr double kRepeatedRounding = 5;
 const std::vector<Extreme>& extremes() {
   static const std::vector<Extreme> all{
       {"strong_decay", [](RecurrenceCase& c) { fill(c.g, -50); }},
-      {"total_decay", [](RecurrenceCase& c) { fill(c.g, -kInfinity); }},
+      {"total_decay", [](RecurrenceCase& c) { fill(c.g, -kEndless); }},
       {"no_decay", [](RecurrenceCase& c) { fill(c.g, 0); }},
       {"decays_of_all_kinds",
        [](RecurrenceCase& c) {
          Random random(1);
          for (float& g : c.g.as<float>()) {
-           g = pick<float>(random, {0.0F, -0.0F, -1e-8F, -1e-3F, -1.0F, -20.0F, -88.0F, -104.0F, -1e30F, -kInfinity});
+           g = pick<float>(random, {0.0F, -0.0F, -1e-8F, -1e-3F, -1.0F, -20.0F, -88.0F, -104.0F, -1e30F, -kEndless});
          }
        }},
       {"beta_0", [](RecurrenceCase& c) { fill(c.beta, 0); }},

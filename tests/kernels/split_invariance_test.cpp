@@ -6,13 +6,13 @@
 namespace qdelta::testing {
 namespace {
 
-constexpr std::int64_t kTokens = 100;
+constexpr std::int64_t kWhole = 100;
 
 RecurrenceCase whole_case(Rule rule) {
   CaseSpec spec;
   spec.rule = rule;
   spec.batch = 2;
-  spec.tokens = kTokens;
+  spec.tokens = kWhole;
   spec.heads = 1;
   spec.shared = 2;
   spec.key_dim = 33;
@@ -53,12 +53,12 @@ Results<Tensor> run_in_parts(const RecurrenceCase& problem, const Execution& how
   RecurrenceForward first = tokens_of(forward, 0, cut);
   first.ht = state.view();
   run(first);
-  RecurrenceForward second = tokens_of(forward, cut, kTokens - cut);
+  RecurrenceForward second = tokens_of(forward, cut, kWhole - cut);
   second.in.h0 = state.view();
   run(second);
 
   const RecurrenceBackward backward = backward_arguments(problem, out, how);
-  RecurrenceBackward second_back = tokens_of(backward, cut, kTokens - cut);
+  RecurrenceBackward second_back = tokens_of(backward, cut, kWhole - cut);
   second_back.in.h0 = state.view();
   second_back.dh0 = d_state.view();
   run(second_back);

@@ -18,7 +18,7 @@ using testing::expect_tidy;
 using testing::named;
 using testing::read_svg;
 
-Figure figure_of(Series series) {
+Figure figure_with(Series series) {
   Figure figure;
   figure.panels.emplace_back().series.push_back(std::move(series));
   return figure;
@@ -26,7 +26,7 @@ Figure figure_of(Series series) {
 
 TEST(HistogramKind, IsAnOutlineOverAnArea) {
   const std::string drawing =
-      svg(figure_of({.label = "a", .x = {0, 1, 2, 3}, .y = {1, 4, 2, 0}, .kind = Kind::histogram}));
+      svg(figure_with({.label = "a", .x = {0, 1, 2, 3}, .y = {1, 4, 2, 0}, .kind = Kind::histogram}));
   expect_tidy(drawing);
   const std::vector<Element> elements = read_svg(drawing);
   const std::vector<Element> areas = named(elements, "polygon");
@@ -37,7 +37,7 @@ TEST(HistogramKind, IsAnOutlineOverAnArea) {
 }
 
 TEST(HistogramKind, BeginsAtZeroAndIgnoresTheEndsHeight) {
-  const std::string drawing = svg(figure_of({.x = {0, 1, 2}, .y = {100, 101, 1e9}, .kind = Kind::histogram}));
+  const std::string drawing = svg(figure_with({.x = {0, 1, 2}, .y = {100, 101, 1e9}, .kind = Kind::histogram}));
   bool zero = false;
   for (const Element& text : named(read_svg(drawing), "text")) {
     zero = zero || text.text == "0";
@@ -50,7 +50,7 @@ TEST(HeatKind, HasACellForEachValueAndSaysWhatColorsMean) {
   Series cells{
       .x = {0, 1, 2, 0, 1, 2}, .y = {0, 0, 0, 1, 1, 1}, .z = {1, 2, 3, 4, 5, std::nan("")}, .kind = Kind::heat};
   cells.values = true;
-  Figure figure = figure_of(cells);
+  Figure figure = figure_with(cells);
   figure.panels[0].y.categories = {"layer 5", "layer 10"};
   figure.panels[0].x.categories = {"a", "b", "c"};
   const std::string drawing = svg(figure);
@@ -79,23 +79,23 @@ TEST(HeatKind, ManyRowsAndOneValue) {
     cells.y.push_back(row);
     cells.z.push_back(0.25);
   }
-  figure = figure_of(cells);
+  figure = figure_with(cells);
   for (int row = 0; row < 60; ++row) figure.panels[0].y.categories.push_back(std::to_string(row));
   expect_tidy(svg(figure));
 }
 
 TEST(HeatKind, NeedsAColorForEachCell) {
   expect_error(Status::invalid_argument, {"2 cells and 1 colors"}, [] {
-    return svg(figure_of({.x = {0, 1}, .y = {0, 0}, .z = {1}, .kind = Kind::heat}));
+    return svg(figure_with({.x = {0, 1}, .y = {0, 0}, .z = {1}, .kind = Kind::heat}));
   });
 }
 
 TEST(SmallDots, HaveNoOutline) {
   Series dots{.x = {1, 2}, .y = {1, 2}, .kind = Kind::scatter};
   dots.marker = Marker::circle;
-  EXPECT_TRUE(named(read_svg(svg(figure_of(dots))), "circle").at(0).has("stroke"));
+  EXPECT_TRUE(named(read_svg(svg(figure_with(dots))), "circle").at(0).has("stroke"));
   dots.marker_size = 1.5;
-  EXPECT_FALSE(named(read_svg(svg(figure_of(dots))), "circle").at(0).has("stroke"));
+  EXPECT_FALSE(named(read_svg(svg(figure_with(dots))), "circle").at(0).has("stroke"));
 }
 
 // Width and height stand in the first chunk of a PNG file, big-endian.
@@ -108,7 +108,7 @@ int number_at(const std::string& bytes, std::size_t at) {
 TEST(Png, IsAPictureOfTheSizeAsked) {
   if (!can_write_png()) GTEST_SKIP() << "no librsvg here";
   const TemporaryFolder folder;
-  const std::string drawing = svg(figure_of({.label = "a", .x = {0, 1, 2}, .y = {1, 4, 2}}));
+  const std::string drawing = svg(figure_with({.label = "a", .x = {0, 1, 2}, .y = {1, 4, 2}}));
   write_png(drawing, folder.file("a.png"), 1.5);
   const std::string bytes = read_file(folder.file("a.png"));
   EXPECT_TRUE(bytes.starts_with("\x89PNG\r\n"));
@@ -128,7 +128,7 @@ TEST(Png, WhatIsNoDrawingLeavesNoFile) {
     return 0;
   });
   expect_error(Status::io, {"no-such"}, [&] {
-    write_png(svg(figure_of({.x = {0, 1}, .y = {1, 4}})), folder.file("no-such/a.png"));
+    write_png(svg(figure_with({.x = {0, 1}, .y = {1, 4}})), folder.file("no-such/a.png"));
     return 0;
   });
   EXPECT_TRUE(folder.names().empty());

@@ -9,7 +9,7 @@
 namespace qdelta::plot {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 Panel panel_of(std::vector<double> x, std::vector<double> y, Kind kind = Kind::line) {
@@ -33,7 +33,7 @@ TEST(Ranges, BeginAtZeroWhereItIsNear) {
 }
 
 TEST(Ranges, LeaveOutWhatCannotBeShown) {
-  Panel panel = panel_of({1, 2, kNan, 4, 1000}, {1, kInf, 50, 2, kNan});
+  Panel panel = panel_of({1, 2, kNotANumber, 4, 1000}, {1, kInf, 50, 2, kNotANumber});
   EXPECT_LT(ranges_of(panel).x.high, 5);
   EXPECT_LT(ranges_of(panel).y.high, 3);
   panel = panel_of({0, 1, 10}, {-5, 1, 100});
@@ -44,7 +44,7 @@ TEST(Ranges, LeaveOutWhatCannotBeShown) {
 
 TEST(Ranges, OfNothingAreMadeUp) {
   EXPECT_TRUE(ranges_of(Panel()).empty);
-  EXPECT_TRUE(ranges_of(panel_of({kNan}, {1})).empty);
+  EXPECT_TRUE(ranges_of(panel_of({kNotANumber}, {1})).empty);
   EXPECT_LT(ranges_of(Panel()).y.low, ranges_of(Panel()).y.high);
 }
 
@@ -71,7 +71,7 @@ TEST(Ranges, SurviveTheLargestNumbers) {
 
 TEST(Ranges, HoldSpreadsAndGuides) {
   Panel panel = panel_of({10, 20}, {100, 200});
-  panel.series[0].low = {50, kNan};
+  panel.series[0].low = {50, kNotANumber};
   panel.series[0].high = {120, 300};
   panel.guides.push_back({Guide::Along::y, 40, ""});
   EXPECT_LT(ranges_of(panel).y.low, 50);

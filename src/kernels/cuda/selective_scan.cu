@@ -83,7 +83,8 @@ __global__ __launch_bounds__(kScanThreads) void scan_walk(Scan<T> a, Rows<T> y, 
       p = fmaf(narrow.C[t][at.lane * S + s], h[s], p);
     }
     p = channel_sum(p);
-    if (at.lane == 0) x[t][at.column] = fmaf(skip, value, p);  // all four have read it
+    __syncwarp();  // all four have read it
+    if (at.lane == 0) x[t][at.column] = fmaf(skip, value, p);
     if (ht != nullptr && narrow.ends[t] >= 0) store_states(a, at, h, state_at(a, ht, narrow.ends[t]));
   }
   __syncthreads();
