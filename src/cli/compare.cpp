@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "cli/cli.h"
@@ -148,7 +149,7 @@ void run_compare(CompareFlags& flags, const CLI::App& command) {
   require(different.size() == flags.seeds.size(), "--seeds names a seed twice");
   flags.training.schedule().check();
   const StopSignal stop;  // before a GPU is opened, whose driver has threads of its own
-  const Device device = flags.training.device.open();
+  std::optional<Device> device;  // opened when there is something to train: finished runs need none
   compare::claim_settings(out, settings_of(command));
 
   const auto planned = static_cast<std::int64_t>(variants.size() * flags.seeds.size());
@@ -162,7 +163,8 @@ void run_compare(CompareFlags& flags, const CLI::App& command) {
         fmt::print("{} seed {}: finished before\n", variant.name, seed);
       } else {
         std::fflush(stdout);  // progress does not go through its buffer
-        result = train_one(flags, variant, seed, out, device, stop.raised());
+        if (!device) device = flags.training.device.open();
+        result = train_one(flags, variant, seed, out, *device, stop.raised());
         if (!result) {
           write_figure(out, table());
           fmt::print("Stopped; {} of {} runs are finished. To go on, give the same command again.\n", results.size(),
