@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Runs clang-tidy over the compile database and remembers what passed.
 
-    scripts/tidy.py BUILD_FOLDER [JOBS]
+    scripts/tidy.py BUILD_FOLDER [JOBS [SECONDS]]
 
+With SECONDS the files that changed last come first, and what has not begun by then is left for another time.
 A file is checked again only if something that could change the outcome did: its own text or that of any header it
 includes, its compile command, .clang-tidy, or clang-tidy itself. What a file includes is known from the last time. The
 memory is the user's (QDELTA_LINT_CACHE, or qdelta-lint in the folder for caches), so that a new checkout starts warm.
@@ -17,6 +18,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), ".."))
 # Kernels include themselves once per instruction set: once is enough here. The analyzer would follow calls into fmt and
@@ -82,9 +84,16 @@ def from_root(path):
     return os.path.relpath(path, ROOT) if path.startswith(ROOT + os.sep) else path
 
 
+def last_changed():
+    """The files of the newest commits, newest first."""
+    log = subprocess.run(["git", "log", "--format=", "--name-only", "-n", "200"], cwd=ROOT, capture_output=True, text=True)
+    return {name: place for place, name in reversed(list(enumerate(log.stdout.split())))}
+
+
 def main():
     build = os.path.realpath(sys.argv[1])
     jobs = int(sys.argv[2]) if len(sys.argv) > 2 else os.cpu_count()
+    end = time.monotonic() + float(sys.argv[3]) if len(sys.argv) > 3 else None
     checker = Checker(build)
     commands = {}  # a file that is compiled twice is checked once
     for entry in json.loads(pathlib.Path(build, "compile_commands.json").read_text()):
@@ -96,13 +105,25 @@ def main():
         commands[source] = command
     todo = [source for source, command in sorted(commands.items()) if not checker.passed_before(command)]
     print(f"lint: clang-tidy on {len(todo)} of {len(commands)} files, the others passed before as they are", flush=True)
-    failed = []
+    if end is not None:
+        newest = last_changed()
+        todo.sort(key=lambda source: newest.get(source, len(newest)))
+    failed, left = [], []
+
+    def check(source):
+        if end is not None and time.monotonic() > end:
+            left.append(source)
+            return ""
+        return checker.check(source, commands[source])
+
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        runs = {pool.submit(checker.check, source, commands[source]): source for source in todo}
+        runs = {pool.submit(check, source): source for source in todo}
         for run in concurrent.futures.as_completed(runs):
             if run.result():
                 failed.append(runs[run])
                 print(run.result(), flush=True)
+    if left:
+        print(f"lint: no time for {len(left)} files, those that changed longest ago; make lint checks them all")
     if failed:
         print("lint: clang-tidy complains about " + " ".join(sorted(failed)))
     return 1 if failed else 0

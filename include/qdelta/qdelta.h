@@ -54,7 +54,7 @@ typedef enum qdelta_rule {
 
 typedef enum qdelta_form {
   QDELTA_CHUNK = 0,     /* matrix products over chunks of tokens: the fast one */
-  QDELTA_RECURRENT = 1, /* token by token */
+  QDELTA_RECURRENT = 1, /* a walk through the tokens, a few at a time */
   QDELTA_ORACLE = 2     /* token by token in float64: slow, for checking */
 } qdelta_form;
 

@@ -148,7 +148,7 @@ void run_compare(CompareFlags& flags, const CLI::App& command) {
   const std::set<std::uint64_t> different(flags.seeds.begin(), flags.seeds.end());
   require(different.size() == flags.seeds.size(), "--seeds names a seed twice");
   flags.training.schedule().check();
-  const StopSignal stop;  // before a GPU is opened, whose driver has threads of its own
+  const StopSignal stop;         // before a GPU is opened, whose driver has threads of its own
   std::optional<Device> device;  // opened when there is something to train: finished runs need none
   compare::claim_settings(out, settings_of(command));
 
@@ -197,7 +197,8 @@ void add_compare(CLI::App& app) {
   command->add_option("--seeds", flags->seeds, "Each rule is trained once with each")
       ->delimiter(',')
       ->group("Comparison")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command
       ->add_flag("--ablations", flags->ablations, "Also the paper's: lambda learned, 0.2, 0.5, 0.8 and 1, and no decay")
       ->group("Comparison");

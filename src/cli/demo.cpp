@@ -184,7 +184,9 @@ void add_demo(CLI::App& app) {
   CLI::App* command = app.add_subcommand("demo", "Train three small models on a recall task and compare them");
   command->add_option("--out", flags->out, "Folder for runs, models and the picture")->capture_default_str();
   command->add_option("--steps", flags->steps, "Training steps of each model")->capture_default_str();
-  command->add_option("--seed", flags->seed, "Another seed, other numbers")->capture_default_str();
+  command->add_option("--seed", flags->seed, "Another seed, other numbers")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   flags->device.add_to(*command);
   command->callback([flags] { run_demo(*flags); });
 }

@@ -202,7 +202,9 @@ void add_eval(CLI::App& app) {
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--samples", settings.samples, "Of needle tasks, for each length")->capture_default_str();
-  command->add_option("--seed", settings.seed, "Of needle tasks and mqar")->capture_default_str();
+  command->add_option("--seed", settings.seed, "Of needle tasks and mqar")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--ruler-data", settings.ruler_data,
                       "Folder with adjectives.txt, nouns.txt and essays/ for needle tasks. Default: our own words");
   command->add_option("--recall-length", settings.recall_length, "Tokens that documents of cloze tasks are cut to")

@@ -63,7 +63,9 @@ void add_common(CLI::App* command, GenerateFlags& flags) {
       ->capture_default_str();
   command->add_option("--repetition-penalty", sampling.repetition_penalty, "Above 1: avoid tokens already used")
       ->capture_default_str();
-  command->add_option("--seed", sampling.seed, "The same seed gives the same text")->capture_default_str();
+  command->add_option("--seed", sampling.seed, "The same seed gives the same text")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--stop", flags.options.stop, "Text that ends a sequence; may be given several times");
   flags.device.add_to(*command);
   command->add_option("--load-state", flags.load_state, "Continue from a state that --save-state left");

@@ -242,8 +242,8 @@ void add_op(CLI::App& app) {
                      ->check(CLI::IsMember(rules))
                      ->option_text("RULE");
   op->add_option("--form", o.form,
-                 "chunk: matrix products over chunks of tokens, the fast one (default); recurrent: token by token;\n"
-                 "oracle: token by token in float64, to check the others")
+                 "chunk: matrix products over chunks of tokens, the fast one (default); recurrent: a walk "
+                 "through\nthe tokens, a few at a time; oracle: token by token in float64, to check the others")
       ->check(CLI::IsMember(std::vector<std::string>(kForms.begin(), kForms.end())))
       ->option_text("FORM");
   op->add_option("--chunk", o.chunk, "Tokens in a chunk: 16, 32, 64 or 128; 0: the default")

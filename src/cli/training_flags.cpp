@@ -122,7 +122,9 @@ void TrainingFlags::add_to(CLI::App& command) {
   add("Run", "--out", run.out, "Folder for checkpoints, log, TensorBoard events and the picture of the loss");
   command.add_flag("--resume", run.resume, "Go on with the run in --out")->group("Run");
   device.add_to(command, "Run");
-  add("Run", "--seed", seed, "Of initial weights and order of data")->capture_default_str();
+  add("Run", "--seed", seed, "Of initial weights and order of data")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
 
   add("Data", "--text", text, "A text file to train on; its last twentieth is kept for validation");
   add("Data", "--data", data, "Token shards made by qdelta tokenize");

@@ -15,7 +15,7 @@
 namespace qdelta {
 namespace {
 
-constexpr int kDeepest = 50;  // nested groups and classes; the parser calls itself
+constexpr int kDeepestGroups = 50;  // nested groups and classes; the parser calls itself
 
 constexpr std::string_view kAny = "(?s:.)";
 // What a bracket holds for the escapes of the same name.
@@ -113,7 +113,7 @@ class Translator {
   }
 
   void alternatives(int depth) {
-    if (depth > kDeepest) refuse("groups nested this deep", at_);
+    if (depth > kDeepestGroups) refuse("groups nested this deep", at_);
     while (more() && !ahead(")")) {
       if (accept("|")) {
         out_ += '|';
@@ -368,7 +368,7 @@ class Translator {
 
   // What follows a '[': the expression for one character.
   std::string character_class(int depth) {
-    if (depth > kDeepest) refuse("classes nested this deep", at_);
+    if (depth > kDeepestGroups) refuse("classes nested this deep", at_);
     const std::size_t start = at_ - 1;
     const bool negated = accept("^");
     if (ahead("]")) refuse("a class that starts with ']'", start);

@@ -9,7 +9,7 @@
 namespace qdelta {
 namespace {
 
-std::string quoted(const std::string& text) {
+std::string field_in_quotes(const std::string& text) {
   if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
   std::string result(1, '"');
   for (const char c : text) result.append(c == '"' ? 2 : 1, c);
@@ -19,7 +19,7 @@ std::string quoted(const std::string& text) {
 
 std::string field_text(const Csv::Field& field) {
   if (const auto* whole = std::get_if<std::int64_t>(&field)) return std::to_string(*whole);
-  if (const auto* text = std::get_if<std::string>(&field)) return quoted(*text);
+  if (const auto* text = std::get_if<std::string>(&field)) return field_in_quotes(*text);
   const double number = std::get<double>(field);
   return std::isfinite(number) ? fmt::format("{}", number) : "";
 }
@@ -27,7 +27,8 @@ std::string field_text(const Csv::Field& field) {
 }  // namespace
 
 Csv::Csv(std::vector<std::string> columns) : columns_(columns.size()) {
-  for (std::size_t i = 0; i < columns.size(); ++i) text_ += fmt::format("{}{}", i > 0 ? "," : "", quoted(columns[i]));
+  for (std::size_t i = 0; i < columns.size(); ++i)
+    text_ += fmt::format("{}{}", i > 0 ? "," : "", field_in_quotes(columns[i]));
   text_ += '\n';
 }
 

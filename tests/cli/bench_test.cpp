@@ -1,12 +1,10 @@
 // `qdelta bench train` and `bench generate` on models so small that only the shape of the results is worth a look.
 #include <nlohmann/json.hpp>
 
-#include "cli_testing.h"
+#include "training_testing.h"
 
 namespace qdelta::testing {
 namespace {
-
-using Words = std::vector<std::string>;
 
 Words with(Words words, const Words& more) {
   words.insert(words.end(), more.begin(), more.end());
@@ -59,6 +57,29 @@ TEST(Bench, Train) {
     EXPECT_NEAR(speed * row.at("seconds_per_step").get<double>(), 20.0 * static_cast<double>(i + 1), 1e-6);
     EXPECT_NEAR(row.at("flop_per_s").get<double>() / (speed * flop), 1.0, 1e-6);
   }
+}
+
+TEST(Bench, Op) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("op.json");
+  const RunResult result = run_qdelta(
+      {"bench", "op", "--shapes", "2x8x16", "--tokens", "1,70", "--batch", "3", "--threads", "1", "--json", file});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const nlohmann::json json = nlohmann::json::parse(read_file(file));
+  EXPECT_EQ(json.at("device"), "cpu");
+  EXPECT_EQ(json.at("batch"), 3);
+  std::vector<std::string> ops;
+  for (const nlohmann::json& row : json.at("rows")) {
+    ops.push_back(row.at("op"));
+    const double tokens = row.at("tokens").get<double>() * 3;
+    EXPECT_NEAR(row.at("us_per_token").get<double>() * tokens, row.at("seconds").get<double>() * 1e6, 1e-3);
+    EXPECT_LT(row.at("error"), 1e-5) << ops.back();
+  }
+  EXPECT_EQ(ops, (std::vector<std::string>{"step", "forward", "backward", "training"}));
+
+  const RunResult none = run_qdelta({"bench", "op", "--batch", "0"});
+  EXPECT_NE(none.status, 0);
+  EXPECT_TRUE(contains(none.err, "--batch")) << none.err;
 }
 
 TEST(Bench, Generate) {

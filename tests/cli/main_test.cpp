@@ -143,5 +143,18 @@ TEST(Info, TheKernelAgreesOnTheInstructionSets) {
   }
 }
 
+TEST(Main, ASeedIsNotNegative) {
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"generate", "--model", "m", "--prompt", "p"},
+                                                  {"train", "--text", "t", "--out", "o"},
+                                                  {"demo"},
+                                                  {"eval", "--model", "m", "--tasks", "mqar"}}) {
+    std::vector<std::string> words = command;
+    words.insert(words.end(), {"--seed", "-1"});
+    const RunResult result = run_qdelta(words);
+    EXPECT_NE(result.status, 0) << command[0];
+    EXPECT_TRUE(contains(result.err, "--seed")) << command[0] << ": " << result.err;
+  }
+}
+
 }  // namespace
 }  // namespace qdelta::testing
