@@ -5,6 +5,8 @@
 // backward.
 #include "kernels/cpu/short_conv.h"
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <type_traits>
 #include <vector>
@@ -23,6 +25,9 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace qdelta::cpu::HWY_NAMESPACE {
+
+// Rows are too far apart for the processor to guess the next: it is told, so many tokens ahead.
+inline constexpr std::int64_t kAhead = 12;
 
 // Input row `t` of a sequence, where t may be before its first token.
 HWY_INLINE Vector LoadRow(const ConvInput& in, std::int64_t t, std::int64_t c, std::int64_t n) {
@@ -82,8 +87,10 @@ void ForwardFour(const ConvInput& in, float* y, std::int64_t y_ld, std::int64_t 
       x2[i] = LoadRow(in, -1, first + i * lanes, n);
     }
     for (std::int64_t t = 0; t < in.length; ++t) {
+      const std::int64_t ahead = std::min(t + kAhead, in.length - 1);
       for (int i = 0; i < kVectors; ++i) {
         const std::int64_t c = first + i * lanes;
+        hwy::Prefetch(in.x + ahead * in.ld + c);
         const Vector x3 = LoadN(in.x + t * in.ld + c, n);
         Vector u = hn::MulAdd(Weight(in, 0, c, n), x0[i], Weight(in, 4, c, n));
         u = hn::MulAdd(Weight(in, 1, c, n), x1[i], u);
@@ -162,8 +169,11 @@ void BackwardFour(const ConvInput& in, const ConvGradients& out, std::int64_t be
       StoreN(dx, out.dx + t * out.dx_ld + c, n);
     };
     for (std::int64_t t = 0; t < in.length; ++t) {
+      const std::int64_t ahead = std::min(t + kAhead, in.length - 1);
       for (int i = 0; i < kVectors; ++i) {
         const std::int64_t c = first + i * lanes;
+        hwy::Prefetch(in.x + ahead * in.ld + c);
+        hwy::Prefetch(out.dy + ahead * out.dy_ld + c);
         const Vector x3 = LoadN(in.x + t * in.ld + c, n);
         Vector u = hn::MulAdd(Weight(in, 0, c, n), x0[i], Weight(in, 4, c, n));
         u = hn::MulAdd(Weight(in, 1, c, n), x1[i], u);
