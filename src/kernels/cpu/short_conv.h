@@ -6,20 +6,20 @@
 namespace qdelta::cpu {
 
 struct ConvInput {
-  const float* x;  // the first row of the sequence
-  std::int64_t ld, length;
-  const float* weight_t;  // [W + 1][channels], the bias last
-  std::int64_t channels, W;
+  const float* x = nullptr;  // the first row of the sequence
+  std::int64_t ld = 0, length = 0;
+  const float* weight_t = nullptr;  // [W + 1][channels], the bias last
+  std::int64_t channels = 0, W = 0;
   float* state = nullptr;  // [W - 1][channels]: the rows before the first, oldest first; null: zeros
 };
 
 struct ConvGradients {
-  const float* dy;
-  std::int64_t dy_ld;
-  float* dx;
-  std::int64_t dx_ld;
-  float* dweight_t;  // [W + 1][channels], added to
-  float* du;         // scratch of [length][channels of the call], where W is not 4
+  const float* dy = nullptr;
+  std::int64_t dy_ld = 0;
+  float* dx = nullptr;
+  std::int64_t dx_ld = 0;
+  float* dweight_t = nullptr;  // [W + 1][channels], added to
+  float* du = nullptr;         // scratch of [length][channels of the call], where W is not 4
 };
 
 }  // namespace qdelta::cpu
