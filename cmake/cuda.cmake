@@ -23,9 +23,9 @@ target_compile_definitions(qdelta_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_US
 target_compile_options(qdelta_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-diag-suppress=554>)
 target_link_libraries(qdelta_cuda PUBLIC CUDA::cudart_static CUDA::cublasLt fmt::fmt PRIVATE qdelta_warnings)
 
-target_sources(qdelta_engine PRIVATE $<TARGET_OBJECTS:qdelta_cuda>)
+target_sources(qdelta_operators PRIVATE $<TARGET_OBJECTS:qdelta_cuda>)
 # The files that hand work to a GPU; no other depends on whether there is one.
 file(GLOB QDELTA_DISPATCHING CONFIGURE_DEPENDS src/kernels/*.cpp)
 set_source_files_properties(${QDELTA_DISPATCHING} src/infer/device_decoder.cpp PROPERTIES
   COMPILE_DEFINITIONS QDELTA_WITH_CUDA)
-target_link_libraries(qdelta_engine PUBLIC CUDA::cudart_static CUDA::cublasLt)
+target_link_libraries(qdelta_operators PUBLIC CUDA::cudart_static CUDA::cublasLt)

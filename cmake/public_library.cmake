@@ -1,7 +1,7 @@
 # libqdelta: the C interface as a shared library, with its header, a CMake package and a pkg-config file.
 add_library(qdelta SHARED src/capi/capi.cpp src/capi/dlpack_view.cpp)
 add_library(qdelta::qdelta ALIAS qdelta)
-target_link_libraries(qdelta PRIVATE qdelta_engine qdelta_warnings)
+target_link_libraries(qdelta PRIVATE qdelta_operators qdelta_warnings)
 target_link_options(qdelta PRIVATE LINKER:--exclude-libs,ALL LINKER:--as-needed)
 if(NOT QDELTA_SANITIZE)  # a sanitizer's own symbols come with the program
   target_link_options(qdelta PRIVATE LINKER:-z,defs)
