@@ -40,7 +40,14 @@ HWY_INLINE void ForVectors(std::int64_t length, const Body& body) {
 HWY_INLINE Vector LoadN(const float* from, std::int64_t count) {
   const Floats d;
   if (count == static_cast<std::int64_t>(hn::Lanes(d))) return hn::LoadU(d, from);
+#if HWY_MEM_OPS_MIGHT_FAULT
+  // Here a masked load reads what it leaves out: another thread's, or nobody's.
+  HWY_ALIGN float values[hn::MaxLanes(Floats())] = {};
+  for (std::int64_t i = 0; i < count; ++i) values[i] = from[i];
+  return hn::Load(d, values);
+#else
   return hn::MaskedLoad(hn::FirstN(d, static_cast<std::size_t>(count)), d, from);
+#endif
 }
 HWY_INLINE void StoreN(Vector value, float* to, std::int64_t count) {
   const Floats d;
