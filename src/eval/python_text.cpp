@@ -1,9 +1,13 @@
 #include "eval/python_text.h"
 
+#include <unicode/stringoptions.h>
+#include <unicode/ucasemap.h>
 #include <unicode/uchar.h>
 
+#include <memory>
 #include <vector>
 
+#include "core/error.h"
 #include "data/unicode.h"
 
 namespace qdelta::eval {
@@ -19,11 +23,26 @@ void for_each_character(std::string_view text, const Body& body) {
   }
 }
 
-std::string with_first(std::string_view text, std::string_view rest) {
-  std::string out;
-  unicode::append(out, static_cast<char32_t>(u_totitle(static_cast<UChar32>(unicode::character_at(text.data()).code))));
-  out += rest;
+// A text in another case, by one of ICU's functions. A character may become up to three, and what Greek's sigma becomes
+// depends on its neighbours.
+template <class Map>
+std::string case_mapped(std::string_view text, const Map& map) {
+  UErrorCode status = U_ZERO_ERROR;
+  const std::unique_ptr<UCaseMap, decltype(&ucasemap_close)> cases(
+      ucasemap_open("", U_TITLECASE_WHOLE_STRING | U_TITLECASE_NO_BREAK_ADJUSTMENT, &status), ucasemap_close);
+  std::string out(3 * text.size(), '\0');
+  const std::int32_t length = map(cases.get(), out.data(), static_cast<std::int32_t>(out.size()), text.data(),
+                                  static_cast<std::int32_t>(text.size()), &status);
+  if (U_FAILURE(status) != 0) fail(Status::internal, "ICU cannot map the case of a text: {}", u_errorName(status));
+  out.resize(static_cast<std::size_t>(length));
   return out;
+}
+std::string in_lower_case(std::string_view text) { return case_mapped(text, ucasemap_utf8ToLower); }
+std::string in_upper_case(std::string_view text) { return case_mapped(text, ucasemap_utf8ToUpper); }
+std::string in_title_case(std::string_view character) { return case_mapped(character, ucasemap_utf8ToTitle); }
+
+std::string_view first_character(std::string_view text) {
+  return text.substr(0, text.empty() ? 0 : unicode::character_at(text.data()).length);
 }
 
 }  // namespace
@@ -67,13 +86,13 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
 }
 
 std::string capitalized(std::string_view text) {
-  if (text.empty()) return {};
-  return with_first(text, unicode::lower_case(text.substr(unicode::character_at(text.data()).length)));
+  const std::string_view first = first_character(text);
+  return in_title_case(first) + in_lower_case(text).substr(in_lower_case(first).size());
 }
 
 std::string first_raised(std::string_view text) {
-  if (text.empty()) return {};
-  return with_first(text, text.substr(unicode::character_at(text.data()).length));
+  const std::string_view first = first_character(text);
+  return in_upper_case(first) + std::string(text.substr(first.size()));
 }
 
 std::int64_t length_of(std::string_view text) noexcept {
@@ -94,14 +113,19 @@ std::int64_t split_count(std::string_view text) noexcept {
 }
 
 std::size_t find_any_case(std::string_view text, std::string_view part) {
-  // Lower case may be longer or shorter than what it comes from, so the places are kept beside it.
-  std::string lower;
+  // By way of upper case, so that all forms of a letter become one.
+  const auto one_case = [](std::string& out, char32_t code) {
+    unicode::append(out, static_cast<char32_t>(u_tolower(u_toupper(static_cast<UChar32>(code)))));
+  };
+  std::string wanted, all;
+  // Another case may be longer or shorter, so the places are kept beside it.
   std::vector<std::size_t> places;
-  for_each_character(text, [&](char32_t, std::size_t begin, std::size_t end) {
-    lower += unicode::lower_case(text.substr(begin, end - begin));
-    places.resize(lower.size(), begin);
+  for_each_character(part, [&](char32_t code, std::size_t, std::size_t) { one_case(wanted, code); });
+  for_each_character(text, [&](char32_t code, std::size_t begin, std::size_t) {
+    one_case(all, code);
+    places.resize(all.size(), begin);
   });
-  const std::size_t at = lower.find(unicode::lower_case(part));
+  const std::size_t at = all.find(wanted);
   if (at == std::string::npos) return at;
   return at < places.size() ? places[at] : text.size();
 }
