@@ -283,7 +283,7 @@ def compare(name, theirs, their_results, ours, our_results, tolerance):
         print(f"{name:16} {len(ours):6} {metric:16} qdelta {our:<18.10g} harness {value:<18.10g} {verdict}")
     if name in RECALLS:
         said = len({their["text"] for their in theirs})
-        print(f"{name:16} {len(ours):6} answers          {said} different ones in the harness")
+        print(f"{name:16} {len(ours):6} answers          {said} distinct ones")
         return good
     worst = max((worst_of(our, their) for their, our in zip(theirs, ours)), default=0.0)
     print(f"{name:16} {len(ours):6} log-likelihoods  differ by at most {worst:.1e} of their size (or of 1)")

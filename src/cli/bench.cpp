@@ -55,6 +55,13 @@ void write_json(const std::string& path, const bench::OpBenchOptions& options, c
 void add_bench(CLI::App& app) {
   CLI::App* group = app.add_subcommand("bench", "Measure speed beside this machine's own limits");
   group->require_subcommand(1);
+  group->footer(
+      "Examples:\n"
+      "  qdelta bench op                                          the operator by itself\n"
+      "  qdelta bench train --width 512 --layers 8 --batch 1,4    training steps\n"
+      "  qdelta bench generate --config configs/340M.json         reading a prompt and decoding\n"
+      "\n"
+      "qdelta bench SUBCOMMAND --help says more about each.");
   CLI::App* op = group->add_subcommand("op", "The operator: step, forward and backward over shapes and lengths");
   op->footer(
       "One token is a step in place on the state; its limit is updating as many bytes in place (on a GPU: copying "

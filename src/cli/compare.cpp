@@ -11,11 +11,15 @@
 
 #include "cli/cli.h"
 #include "cli/config_file.h"
+#include "cli/evaluation_display.h"
 #include "cli/stop_signal.h"
 #include "cli/training_flags.h"
+#include "cli/validators.h"
 #include "compare/comparison.h"
 #include "compare/comparison_figure.h"
+#include "compare/task_scores.h"
 #include "io/atomic_file.h"
+#include "io/folder_lock.h"
 #include "plot/png.h"
 #include "train/run_log.h"
 
@@ -32,11 +36,14 @@ struct CompareFlags {
   std::string rules = "q_delta,gated_delta,delta,longhorn,mamba2,retnet,linear";
   std::vector<std::uint64_t> seeds{1, 2, 3};
   bool ablations = false;
+  std::string tasks;
+  eval::TaskSettings evaluation;
 };
 
 // What a comparison does not share between its runs, or what does not change their numbers.
-const std::set<std::string> kNotSettings{"config", "out",       "resume",  "rule",       "seed", "rules",
-                                         "seeds",  "ablations", "threads", "save-every", "keep", "help"};
+const std::set<std::string> kNotSettings{"config", "out",   "resume",    "rule",      "seed",
+                                         "rules",  "seeds", "ablations", "threads",   "save-every",
+                                         "keep",   "help",  "tasks",     "eval-data", "limit"};
 
 // Every setting of the command as text, given or by default.
 std::map<std::string, std::string> settings_of(const CLI::App& command) {
@@ -51,8 +58,7 @@ std::map<std::string, std::string> settings_of(const CLI::App& command) {
   return settings;
 }
 
-// How finished models are scored. More kinds of scores only need to be added here: a name for the table, and a number
-// for each model.
+// How finished models are scored; tasks are added to these. A name for the table, and a number for each model.
 const std::vector<Score> kScores{{"validation_loss", "validation loss", true},
                                  {"perplexity", "perplexity", true, false},
                                  {"accuracy", "accuracy", false},
@@ -77,15 +83,19 @@ double last_training_loss(const std::string& folder) {
   return sum / static_cast<double>(count);
 }
 
+std::string checkpoint_in(const std::string& folder) {
+  const std::optional<std::string> checkpoint = newest_checkpoint(folder);
+  if (!checkpoint) fail(Status::io, "{} has a result, but no checkpoint any more: its model cannot be asked", folder);
+  return *checkpoint;
+}
+
 // One run, from wherever it was left; nullopt where it was interrupted.
 std::optional<Result> train_one(const CompareFlags& flags, const Variant& variant, std::uint64_t seed,
                                 const std::string& out, const Device& device, const std::atomic<bool>& stop) {
   TrainingFlags training = flags.training;
   training.seed = seed;
   const TrainingData data = open_data(training, (fs::path(out) / "data").string(), true);
-  const ModelConfig config = variant.applied(training.model.config(data.source->vocab_size()));
-  require(config.vocab_size >= data.source->vocab_size(), "the model knows {} tokens, but the data has {}",
-          config.vocab_size, data.source->vocab_size());
+  const ModelConfig config = variant.applied(training.config_for(data));
   require(!data.validation.empty() || (training.run.patience <= 0 && training.run.target_accuracy <= 0),
           "--patience and --target-accuracy need something to validate on: give --validation");
   LanguageModel model(config);
@@ -114,6 +124,20 @@ std::optional<Result> train_one(const CompareFlags& flags, const Variant& varian
   result.scores["training_loss"] = last_training_loss(run.out);
   compare::write_result(run.out, result);
   return result;
+}
+
+// What the tasks say of a finished run, where that is not known yet; false where it was interrupted.
+bool score_tasks(const compare::TaskScores& tasks, Result& result, const std::string& folder, const Device& device,
+                 const std::atomic<bool>& stop) {
+  EvaluationDisplay display(fmt::format("{} seed {} ", result.variant, result.seed));
+  const auto scores =
+      tasks.of(checkpoint_in(folder), device, stop, [&](const eval::EvaluationProgress& now) { display.show(now); });
+  display.finish();
+  if (!scores) return false;
+  for (const auto& [name, value] : *scores) result.scores[name] = value;
+  result.examples = tasks.examples();
+  compare::write_result(folder, result);
+  return true;
 }
 
 void write_tables(const std::string& out, const compare::Table& table) {
@@ -148,29 +172,46 @@ void run_compare(CompareFlags& flags, const CLI::App& command) {
   const std::set<std::uint64_t> different(flags.seeds.begin(), flags.seeds.end());
   require(different.size() == flags.seeds.size(), "--seeds names a seed twice");
   flags.training.schedule().check();
+  if (!flags.tasks.empty()) static_cast<void>(eval::tasks_named(flags.tasks));  // before hours of training
   const StopSignal stop;         // before a GPU is opened, whose driver has threads of its own
   std::optional<Device> device;  // opened when there is something to train: finished runs need none
   compare::claim_settings(out, settings_of(command));
 
+  const FileDescriptor lock = lock_folder(out);
   const auto planned = static_cast<std::int64_t>(variants.size() * flags.seeds.size());
   std::vector<Result> results;
-  const auto table = [&] { return compare::table_of(variants, kScores, results, planned); };
+  std::optional<compare::TaskScores> tasks;  // made when there is a model to ask
+  const auto table = [&] {
+    std::vector<Score> scores = kScores;
+    if (tasks) scores.insert(scores.end(), tasks->scores().begin(), tasks->scores().end());
+    return compare::table_of(variants, scores, results, planned);
+  };
+  const auto stopped = [&] {
+    write_figure(out, table());
+    fmt::print("Stopped; {} of {} runs are finished. To go on, give the same command again.\n", results.size(),
+               planned);
+    throw CLI::RuntimeError(130);  // as a shell reports Ctrl-C
+  };
   // All rules with one seed before the next seed, so that what is finished can be compared.
   for (const std::uint64_t seed : flags.seeds) {
     for (const Variant& variant : variants) {
-      std::optional<Result> result = compare::read_result(compare::run_folder(out, variant.name, seed));
+      const std::string folder = compare::run_folder(out, variant.name, seed);
+      const auto with_device = [&]() -> const Device& {
+        std::fflush(stdout);  // progress does not go through its buffer
+        if (!device) device = flags.training.device.open();
+        return *device;
+      };
+      std::optional<Result> result = compare::read_result(folder);
       if (result) {
         fmt::print("{} seed {}: finished before\n", variant.name, seed);
       } else {
-        std::fflush(stdout);  // progress does not go through its buffer
-        if (!device) device = flags.training.device.open();
-        result = train_one(flags, variant, seed, out, *device, stop.raised());
-        if (!result) {
-          write_figure(out, table());
-          fmt::print("Stopped; {} of {} runs are finished. To go on, give the same command again.\n", results.size(),
-                     planned);
-          throw CLI::RuntimeError(130);  // as a shell reports Ctrl-C
-        }
+        result = train_one(flags, variant, seed, out, with_device(), stop.raised());
+        if (!result) stopped();
+      }
+      if (!flags.tasks.empty()) {
+        if (!tasks) tasks.emplace(flags.tasks, flags.evaluation, checkpoint_in(folder));
+        const bool known = result->examples == tasks->examples();
+        if (!known && !score_tasks(*tasks, *result, folder, with_device(), stop.raised())) stopped();
       }
       results.push_back(*result);
       write_tables(out, table());
@@ -198,10 +239,18 @@ void add_compare(CLI::App& app) {
       ->delimiter(',')
       ->group("Comparison")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number());
   command
       ->add_flag("--ablations", flags->ablations, "Also the paper's: lambda learned, 0.2, 0.5, 0.8 and 1, and no decay")
       ->group("Comparison");
+  command
+      ->add_option("--tasks", flags->tasks,
+                   "Benchmarks to give each finished model, as for qdelta eval, with commas between them")
+      ->group("Comparison");
+  command->add_option("--eval-data", flags->evaluation.data, "Folder with their data sets")->group("Comparison");
+  command->add_option("--limit", flags->evaluation.limit, "Only the first so many examples of each task; 0: all")
+      ->group("Comparison")
+      ->capture_default_str();
   flags->training.add_to(*command);
   command->footer(
       "All runs have the same data, batches, steps, schedule and shape of the model; rules have different gates, so "
@@ -210,11 +259,12 @@ void add_compare(CLI::App& app) {
       "count here. Writes to OUT: table.md, table.csv, table.json, runs.csv, compare.svg and .png, and each run in a\n"
       "folder of its own. Ctrl-C saves; the same command goes on where it was, and finished runs are not repeated. "
       "More\n"
-      "rules or seeds can be added later; other settings in the same folder are refused.\n"
+      "rules, seeds or tasks can be added later; other settings in the same folder are refused.\n"
       "\n"
       "Examples:\n"
       "  qdelta compare --rules q_delta,gated_delta,delta --text book.txt --steps 300 --out comparison\n"
       "  qdelta compare --rules q_delta --ablations --config run.toml --seeds 1,2 --out ablations\n"
+      "  qdelta compare --text book.txt --steps 300 --tasks arc_easy,piqa --eval-data data/eval --out comparison\n"
       "  qdelta compare --mqar 64:8:20000 --vocab-size 128 --hidden-size 64 --layers 2 --mlp false --out recall");
   command->callback([flags, command] {
     if (!flags->training.config.empty()) apply_config_file(*command, flags->training.config);

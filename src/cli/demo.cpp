@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/device_flags.h"
 #include "cli/stop_signal.h"
+#include "cli/validators.h"
 #include "data/mqar.h"
 #include "plot/figure.h"
 #include "train/run_log.h"
@@ -50,6 +51,7 @@ ModelConfig demo_model(Rule rule) {
   config.head_dim = 32;
   config.expand_v = 1;
   config.use_mlp = false;
+  config.bos_token_id = config.eos_token_id = std::nullopt;  // synthetic tokens have neither
   return config;
 }
 
@@ -172,8 +174,9 @@ void run_demo(DemoFlags& flags) {
       "\nPicture:     {}\nModels:      {} parameters or so each, e.g. {}\n"
       "\nWhat to try next:\n"
       "  build/qdelta plot {}/q_delta {}/gated_delta {}/linear --y loss --terminal\n"
-      "  build/qdelta train --help                                 train on data of your own\n"
-      "  build/qdelta bench op                                     how fast the operator is here\n",
+      "  build/qdelta train --text book.txt --out run --steps 500      a text file of your own\n"
+      "  build/qdelta generate --model run/checkpoints/step-00000500 --prompt \"The\" --stream\n"
+      "  build/qdelta bench op                                         how fast the operator is here\n",
       picture, results.front().parameters, results.front().checkpoint, flags.out, flags.out, flags.out);
 }
 
@@ -186,8 +189,13 @@ void add_demo(CLI::App& app) {
   command->add_option("--steps", flags->steps, "Training steps of each model")->capture_default_str();
   command->add_option("--seed", flags->seed, "Another seed, other numbers")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number());
   flags->device.add_to(*command);
+  command->footer(
+      "Examples:\n"
+      "  qdelta demo\n"
+      "  qdelta demo --steps 300 --out short            a first look: they learn less\n"
+      "  qdelta demo --seed 2 --out again --device cuda");
   command->callback([flags] { run_demo(*flags); });
 }
 

@@ -3,20 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <memory>
 
 #include "cli/build_info.h"
 #include "cli/cli.h"
 #include "cli/device_flags.h"
+#include "cli/evaluation_display.h"
 #include "cli/stop_signal.h"
-#include "data/fingerprint.h"
+#include "cli/validators.h"
+#include "core/fingerprint.h"
 #include "eval/evaluation.h"
 #include "infer/state_file.h"
 #include "io/atomic_file.h"
 #include "model/checkpoint.h"
-#include "train/progress.h"
 
 namespace qdelta {
 namespace {
@@ -122,6 +122,8 @@ void run_eval(EvalFlags& flags) {
   const std::string key = fmt::format(
       "{:016x}", fingerprint_of({report["model"]["hash"].dump(), report["settings"].dump(),
                                  report["examples_hash"].dump(), report.value("tokenizer", report["model"]).dump()}));
+  report["settings"]["data"] = flags.settings.data;
+  if (!flags.settings.ruler_data.empty()) report["settings"]["ruler_data"] = flags.settings.ruler_data;
   report["settings"]["batch"] = flags.batch;
   report["settings"]["threads"] = flags.device.threads;
 
@@ -131,24 +133,10 @@ void run_eval(EvalFlags& flags) {
   std::fflush(stdout);  // progress does not go through its buffer
   eval::Engine engine(*model, device, flags.batch);
   std::vector<std::vector<nlohmann::json>> results;
-  Progress progress;
-  std::string shown_task;
-  auto begun = std::chrono::steady_clock::now();
-  const bool finished = eval::run_examples(tasks, engine, journal, stop.raised(), results, [&](const auto& now) {
-    if (shown_task != now.task) {
-      if (!shown_task.empty()) progress.finish();
-      begun = std::chrono::steady_clock::now();
-    }
-    shown_task = now.task;
-    ProgressState state;
-    state.name = now.task;
-    state.step = now.done;
-    state.total = now.total;
-    state.first_step = now.found;
-    state.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-    progress.update(state);
-  });
-  progress.finish();
+  EvaluationDisplay display;
+  const bool finished = eval::run_examples(tasks, engine, journal, stop.raised(), results,
+                                           [&](const eval::EvaluationProgress& now) { display.show(now); });
+  display.finish();
   if (!finished) {
     fmt::print("Stopped. {}\n", flags.out.empty()
                                     ? "Nothing is kept: with --out, what is finished would be."
@@ -204,7 +192,7 @@ void add_eval(CLI::App& app) {
   command->add_option("--samples", settings.samples, "Of needle tasks, for each length")->capture_default_str();
   command->add_option("--seed", settings.seed, "Of needle tasks and mqar")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number());
   command->add_option("--ruler-data", settings.ruler_data,
                       "Folder with adjectives.txt, nouns.txt and essays/ for needle tasks. Default: our own words");
   command->add_option("--recall-length", settings.recall_length, "Tokens that documents of cloze tasks are cut to")

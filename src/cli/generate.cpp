@@ -9,6 +9,7 @@
 
 #include "cli/cli.h"
 #include "cli/device_flags.h"
+#include "cli/validators.h"
 #include "infer/generator.h"
 #include "infer/prompt.h"
 #include "infer/state_file.h"
@@ -48,13 +49,10 @@ struct Loaded {
   }
 };
 
-void add_common(CLI::App* command, GenerateFlags& flags) {
+void add_common(CLI::App* command, GenerateFlags& flags, const std::string& max_tokens, const std::string& seed) {
   command->add_option("--model", flags.model, "Model folder: config.json, model.safetensors, tokenizer")->required();
   command->add_option("--tokenizer", flags.tokenizer, "Another tokenizer than the model folder's");
-  command
-      ->add_option("--max-tokens", flags.options.max_tokens,
-                   "Most tokens to generate; 0 with --save-state: only read the prompt")
-      ->capture_default_str();
+  command->add_option("--max-tokens", flags.options.max_tokens, max_tokens)->capture_default_str();
   SamplingOptions& sampling = flags.options.sampling;
   command->add_option("--temperature", sampling.temperature, "0: always the most likely token")->capture_default_str();
   command->add_option("--top-k", sampling.top_k, "Only the k most likely tokens; 0: all")->capture_default_str();
@@ -63,21 +61,21 @@ void add_common(CLI::App* command, GenerateFlags& flags) {
       ->capture_default_str();
   command->add_option("--repetition-penalty", sampling.repetition_penalty, "Above 1: avoid tokens already used")
       ->capture_default_str();
-  command->add_option("--seed", sampling.seed, "The same seed gives the same text")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+  command->add_option("--seed", sampling.seed, seed)->capture_default_str()->check(whole_number());
   command->add_option("--stop", flags.options.stop, "Text that ends a sequence; may be given several times");
   flags.device.add_to(*command);
   command->add_option("--load-state", flags.load_state, "Continue from a state that --save-state left");
   command->add_option("--save-state", flags.save_state, "Keep the recurrent state in this file at the end");
 }
 
-void print_speed(const GenerationSpeed& speed) {
+// The counts are of tokens. The rates are of the work: a sequence's first token comes of reading the prompt, and a
+// prompt that is only read leaves its last token for later.
+void print_speed(const GenerationSpeed& speed, std::size_t prompt, std::size_t generated) {
   const auto rate = [](std::int64_t tokens, double seconds) {
-    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+    return tokens > 0 && seconds > 0 ? fmt::format(" at {:.0f}/s", static_cast<double>(tokens) / seconds) : "";
   };
-  fmt::print(stderr, "prompt {} tokens at {:.0f}/s, generated {} tokens at {:.0f}/s\n", speed.prompt_tokens,
-             rate(speed.prompt_tokens, speed.prompt_seconds), speed.decoded_tokens,
+  fmt::print(stderr, "prompt {} tokens{}, generated {} tokens{}\n", prompt,
+             rate(speed.prompt_tokens, speed.prompt_seconds), generated,
              rate(speed.decoded_tokens, speed.decode_seconds));
 }
 
@@ -85,13 +83,14 @@ void print_speed(const GenerationSpeed& speed) {
 struct Reading {
   SavedState info;
 
+  [[nodiscard]] bool nothing() const { return info.tokens == 0 && info.pending < 0; }
+  [[nodiscard]] std::int64_t length() const { return info.tokens + (info.pending < 0 ? 0 : 1); }
   void add(std::span<const std::int32_t> tokens) {
     info.tokens += static_cast<std::int64_t>(tokens.size());
     info.token_hash = hash_tokens(info.token_hash, tokens);
   }
-  // After generating: all but the last token have been read.
-  void add_generated(const Generated& generated) {
-    const std::span<const std::int32_t> tokens = generated.tokens;
+  // All but the last token have been read.
+  void add_but_last(std::span<const std::int32_t> tokens) {
     add(tokens.first(tokens.size() - 1));
     info.pending = tokens.back();
   }
@@ -104,71 +103,99 @@ struct Reading {
 };
 
 void keep_state(const std::string& path, const LanguageModel& model, const ModelStates& states,
-                const SavedState& info) {
-  save_state(path, model, states, 0, info);
-  fmt::print(stderr, "state after {} tokens kept in {}\n", info.tokens, path);
+                const Reading& reading) {
+  save_state(path, model, states, 0, reading.info);
+  fmt::print(stderr, "state after {} tokens kept in {}\n", reading.length(), path);
+}
+
+// The number of sequences.
+std::size_t check(const GenerateFlags& flags) {
+  flags.options.sampling.check();
+  const std::int64_t most = flags.options.max_tokens;
+  require(most >= 0, "max-tokens is {}, expected at least 1, or 0 with --save-state", most);
+  require(most > 0 || !flags.save_state.empty(), "max-tokens is 0: then there must be a --save-state to read for");
+  require(flags.num_samples > 0, "num-samples is {}, expected at least 1", flags.num_samples);
+  const std::size_t count = flags.prompts.size() * static_cast<std::size_t>(flags.num_samples);
+  require(flags.save_state.empty() || count == 1, "--save-state keeps one state, but there are {} sequences", count);
+  require(!flags.stream || count == 1, "--stream shows one sequence as it comes, but there are {}: leave it out",
+          count);
+  return count;
+}
+
+// Why there is nothing to read, and what would help.
+std::string without_tokens(const GenerateFlags& flags, const Tokenizer& tokenizer) {
+  if (!flags.load_state.empty()) return flags.load_state + " keeps no last token to go on from: give a --prompt";
+  if (!tokenizer.bos()) return "the prompt has no tokens, and this tokenizer has no begin-of-text token";
+  return "the prompt has no tokens: give some text, or leave --no-bos out";
+}
+
+// Reads a prompt for those who go on from it later. Its last token is left to them.
+void run_reading(const GenerateFlags& flags, const LanguageModel& model, Generator& generator, ModelStates& states,
+                 Reading reading, std::span<const std::int32_t> prompt) {
+  if (prompt.size() > 1) static_cast<void>(generator.read(prompt.first(prompt.size() - 1), states, 0));
+  reading.add_but_last(prompt);
+  print_speed(generator.speed(), prompt.size(), 0);
+  keep_state(flags.save_state, model, states, reading);
 }
 
 void run_generate(GenerateFlags& flags) {
-  flags.options.sampling.check();
   for (const std::string& path : flags.prompt_files) flags.prompts.push_back(read_text(path));
   const bool continues = !flags.load_state.empty();
   if (flags.prompts.empty()) {
     require(continues, "nothing to continue: give --prompt, --prompt-file or --load-state");
     flags.prompts.emplace_back();
   }
-  const bool only_reads = flags.options.max_tokens == 0;
-  require(!only_reads || !flags.save_state.empty(), "max-tokens is 0: then there must be a --save-state to read for");
-  require(flags.num_samples > 0, "num-samples is {}, expected at least 1", flags.num_samples);
+  const std::size_t count = check(flags);
   const Loaded loaded(flags);
-  const std::size_t count = flags.prompts.size() * static_cast<std::size_t>(flags.num_samples);
-  require(flags.save_state.empty() || count == 1, "--save-state keeps one state, but there are {} sequences", count);
 
   const Device device = flags.device.open();
   ModelStates states(loaded.model->config(), static_cast<std::int64_t>(count), device);
   Reading reading;
+  if (continues) reading.info = load_state(flags.load_state, *loaded.model, states, 0);
   std::vector<std::vector<std::int32_t>> prompts;
   std::vector<std::int64_t> slots;
+  std::size_t prompt_tokens = 0;
   for (std::size_t i = 0; i < count; ++i) {
     slots.push_back(static_cast<std::int64_t>(i));
-    if (continues && i == 0) reading.info = load_state(flags.load_state, *loaded.model, states, 0);
     if (continues && i > 0) states.copy(states, 0, slots[i]);
     const std::string& text = flags.prompts[i / static_cast<std::size_t>(flags.num_samples)];
     Reading start = reading;
-    prompts.push_back(start.continued(encode_prompt(*loaded.tokenizer, text, flags.bos && !continues)));
-    require(!prompts.back().empty(), "the prompt has no tokens, and this tokenizer has no begin-of-text token");
+    prompts.push_back(start.continued(encode_prompt(*loaded.tokenizer, text, flags.bos && reading.nothing())));
+    require(!prompts.back().empty(), "{}", without_tokens(flags, *loaded.tokenizer));
+    prompt_tokens += prompts.back().size();
   }
   reading.info.pending = -1;
-  reading.add(prompts.front());
 
   Generator generator(*loaded.model, *loaded.tokenizer, device);
-  if (only_reads) {
-    static_cast<void>(generator.read(prompts.front(), states, 0));
-    print_speed(generator.speed());
-    keep_state(flags.save_state, *loaded.model, states, reading.info);
+  if (flags.options.max_tokens == 0) {
+    run_reading(flags, *loaded.model, generator, states, reading, prompts.front());
     return;
   }
-  const bool live = flags.stream && count == 1;
-  if (live) fmt::print("{}", flags.prompts.front());
+  if (flags.stream) fmt::print("{}", flags.prompts.front());
   const std::vector<Generated> results =
       generator.generate(prompts, flags.options, states, slots, [&](std::size_t, const std::string& piece) {
-        if (!live) return;
+        if (!flags.stream) return;
         fmt::print("{}", piece);
         std::fflush(stdout);
       });
-  for (std::size_t i = 0; i < results.size() && !live; ++i) {
+  for (std::size_t i = 0; i < results.size() && !flags.stream; ++i) {
     if (count > 1) fmt::print("--- {} ---\n", i + 1);
     fmt::print("{}{}\n", flags.prompts[i / static_cast<std::size_t>(flags.num_samples)], results[i].text);
   }
-  if (live) fmt::print("\n");
-  print_speed(generator.speed());
+  if (flags.stream) fmt::print("\n");
+  std::size_t generated = 0;
+  for (const Generated& result : results) generated += result.tokens.size();
+  print_speed(generator.speed(), prompt_tokens, generated);
   if (!flags.save_state.empty()) {
-    reading.add_generated(results.front());
-    keep_state(flags.save_state, *loaded.model, states, reading.info);
+    reading.add(prompts.front());
+    reading.add_but_last(results.front().tokens);
+    keep_state(flags.save_state, *loaded.model, states, reading);
   }
 }
 
 void run_chat(GenerateFlags& flags) {
+  flags.options.sampling.check();
+  require(flags.options.max_tokens > 0, "max-tokens is {}, expected at least 1", flags.options.max_tokens);
   const Loaded loaded(flags);
   const Device device = flags.device.open();
   ModelStates states(loaded.model->config(), 1, device);
@@ -191,13 +218,13 @@ void run_chat(GenerateFlags& flags) {
     if (line.rfind("/save ", 0) == 0) {
       try {
         save_state(line.substr(6), *loaded.model, states, 0, reading.info);
-        fmt::print("kept the state after {} tokens in {}\n", reading.info.tokens, line.substr(6));
+        fmt::print("kept the state after {} tokens in {}\n", reading.length(), line.substr(6));
       } catch (const Error& error) {
         fmt::print("{}\n", error.what());
       }
       continue;
     }
-    std::vector<std::int32_t> tokens = encode_prompt(*loaded.tokenizer, line, flags.bos && reading.info.tokens == 0);
+    std::vector<std::int32_t> tokens = encode_prompt(*loaded.tokenizer, line, flags.bos && reading.nothing());
     tokens = reading.continued(std::move(tokens));
     if (tokens.empty()) continue;
     reading.add(tokens);
@@ -207,7 +234,7 @@ void run_chat(GenerateFlags& flags) {
           std::fflush(stdout);
         });
     fmt::print("\n");
-    reading.add_generated(results.front());
+    reading.add_but_last(results.front().tokens);
     options.sampling.seed += 1;  // another turn, other numbers
   }
   if (!flags.save_state.empty()) save_state(flags.save_state, *loaded.model, states, 0, reading.info);
@@ -218,25 +245,34 @@ void run_chat(GenerateFlags& flags) {
 void add_generate(CLI::App& app) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* command = app.add_subcommand("generate", "Continue prompts with a trained model");
-  add_common(command, *flags);
+  add_common(command, *flags, "Most tokens to generate; 0 with --save-state: only read the prompt",
+             "The same seed gives the same text. Of several prompts or samples each has random\n"
+             "numbers of its own: only the first is as it would be alone");
   command->add_option("--prompt", flags->prompts, "Text to continue; several are decoded as one batch");
   command->add_option("--prompt-file", flags->prompt_files, "The same from files, - for standard input");
   command->add_option("--num-samples", flags->num_samples, "Continuations of each prompt")->capture_default_str();
-  command->add_flag("--stream", flags->stream, "Print the text as it comes (one sequence)");
+  command->add_flag("--stream", flags->stream, "Print the text as it comes; for one prompt and one sample");
   command->add_flag("!--no-bos", flags->bos, "Do not begin with the begin-of-text token");
   command->footer(
       "Examples:\n"
       "  qdelta generate --model run/checkpoints/step-00001000 --prompt \"Once upon a time\" --stream\n"
       "  qdelta generate --model M --prompt-file book.txt --save-state book.state --max-tokens 0\n"
-      "  qdelta generate --model M --load-state book.state --prompt \" And then\"     (the book is not read again)");
+      "  qdelta generate --model M --load-state book.state                           (the book is not read again)\n"
+      "  qdelta generate --model M --load-state book.state --prompt \" And then\"");
   command->callback([flags] { run_generate(*flags); });
 }
 
 void add_chat(CLI::App& app) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* command = app.add_subcommand("chat", "Talk to a model, turn by turn; its state is kept between turns");
-  add_common(command, *flags);
+  add_common(command, *flags, "Most tokens of an answer",
+             "The same seed and the same lines give the same text; each turn has other random numbers");
   command->add_flag("!--no-bos", flags->bos, "Do not begin with the begin-of-text token");
+  command->footer(
+      "Examples:\n"
+      "  qdelta chat --model run/checkpoints/step-00001000 --temperature 0.8\n"
+      "  qdelta chat --model M --save-state talk.state\n"
+      "  qdelta chat --model M --load-state talk.state --save-state talk.state      (goes on where it ended)");
   command->callback([flags] { run_chat(*flags); });
 }
 

@@ -72,6 +72,9 @@ ModelConfig ModelFlags::config(std::int64_t vocabulary) const {
   set(config.use_decay, decay);
   if (fixed_lambda) config.fixed_lambda = *fixed_lambda;
   if (lambda_bias) config.lamb_bias = -*lambda_bias;  // the file stores it with the other sign
+  const bool has_lambda = config.mixer == Mixer::recurrence && traits_of(config.rule).reads_lambda;
+  require(has_lambda || (!fixed_lambda && !lambda_bias), "{} has no lambda: leave --lambda and --lambda-bias out",
+          config.mixer_title());
   config.check();
   return config;
 }

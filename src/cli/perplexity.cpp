@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include "cli/cli.h"
 #include "cli/device_flags.h"
+#include "data/encode_file.h"
 #include "data/tokenizer.h"
 #include "infer/scoring.h"
 #include "model/checkpoint.h"
@@ -19,7 +18,7 @@ namespace qdelta {
 namespace {
 
 struct PerplexityFlags {
-  std::string model, tokenizer, data;
+  std::string model, tokenizer, data, text_key = "text";
   std::int64_t limit = 0;
   DeviceFlags device;
 };
@@ -28,10 +27,8 @@ void run_perplexity(PerplexityFlags& flags) {
   require(flags.limit >= 0, "limit is {}, expected 0 (all) or more", flags.limit);
   const auto model = load_model(flags.model);
   const auto tokenizer = load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
-  std::ifstream in(flags.data, std::ios::binary);
-  if (!in) fail(Status::io, "cannot read {}", flags.data);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  std::vector<std::int32_t> tokens = tokenizer->encode(text);
+  EncodedFile text = encode_file(*tokenizer, flags.data, flags.text_key);
+  std::vector<std::int32_t> tokens = std::move(text.ids);
   if (tokenizer->bos() && (tokens.empty() || tokens.front() != *tokenizer->bos())) {
     tokens.insert(tokens.begin(), *tokenizer->bos());
   }
@@ -60,7 +57,7 @@ void run_perplexity(PerplexityFlags& flags) {
   // Bits per byte compare models with different tokenizers; only for a text that was read to its end.
   const std::string bits =
       flags.limit > 0 ? ""
-                      : fmt::format(", bits per byte {:.4f}", loss / std::log(2.0) / static_cast<double>(text.size()));
+                      : fmt::format(", bits per byte {:.4f}", loss / std::log(2.0) / static_cast<double>(text.bytes));
   fmt::print("{} tokens, loss {:.5f}, perplexity {:.4f}{}\n", predicted, mean, std::exp(mean), bits);
 }
 
@@ -71,10 +68,17 @@ void add_perplexity(CLI::App& app) {
   CLI::App* command = app.add_subcommand("perplexity", "How well a model predicts a text");
   command->add_option("--model", flags->model, "Model folder")->required();
   command->add_option("--tokenizer", flags->tokenizer, "Another tokenizer than the model folder's");
-  command->add_option("--data", flags->data, "Text file, read as one document with the state carried through")
+  command
+      ->add_option("--data", flags->data,
+                   "Text file, read with the state carried through; also JSON lines, and with gzip, xz or zstd")
       ->required();
+  command->add_option("--text-key", flags->text_key, "The member of a JSON line that holds the text (text)");
   command->add_option("--limit", flags->limit, "Only the first so many tokens; 0: all")->capture_default_str();
   flags->device.add_to(*command);
+  command->footer(
+      "Examples:\n"
+      "  qdelta perplexity --model run/checkpoints/step-00001000 --data other.txt\n"
+      "  qdelta perplexity --model M --data other.txt --limit 10000      (the first ten thousand tokens)");
   command->callback([flags] { run_perplexity(*flags); });
 }
 

@@ -60,6 +60,7 @@ void run_train(TrainingFlags& flags) {
   require(!flags.run.out.empty(), "--out is missing: the folder for the run");
   flags.run.schedule = flags.schedule();
   flags.run.schedule.check();
+  check_keep(flags.run.keep);
   // Before anything is written there: the data of a run must stay what it was trained on.
   if (const auto checkpoint = newest_checkpoint(flags.run.out); checkpoint && !flags.run.resume) {
     fail(Status::invalid_argument, "{} already holds a run ({}); pass --resume to go on with it, or another --out",
@@ -70,9 +71,7 @@ void run_train(TrainingFlags& flags) {
   TrainingData data = open_data(flags, (fs::path(flags.run.out) / "data").string(), flags.run.resume);
   require(!data.validation.empty() || (flags.run.patience <= 0 && flags.run.target_accuracy <= 0),
           "--patience and --target-accuracy need something to validate on: give --validation");
-  const ModelConfig config = flags.model.config(data.source->vocab_size());
-  require(config.vocab_size >= data.source->vocab_size(), "the model knows {} tokens, but the data has {}",
-          config.vocab_size, data.source->vocab_size());
+  const ModelConfig config = flags.config_for(data);
   LanguageModel model(config);
   initialise(model.layout(), flags.seed, model.parameters());
   flags.run.recipe = flags.recipe(*data.source);

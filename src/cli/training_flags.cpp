@@ -5,10 +5,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
+#include "cli/validators.h"
+#include "data/encode_file.h"
 #include "data/mqar.h"
+#include "data/shard_format.h"
 #include "data/tokenizer.h"
 
 namespace qdelta {
@@ -16,28 +17,44 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The ids [begin, end) of a file as shards. A document that lies on a border is cut there.
+void write_part(const fs::path& folder, const Tokenizer& tokenizer, const EncodedFile& file, std::size_t begin,
+                std::size_t end) {
+  ShardWriter writer({.folder = folder.string(),
+                      .tokenizer_name = tokenizer.name(),
+                      .vocab_size = tokenizer.vocab_size(),
+                      .fingerprint = tokenizer.fingerprint(),
+                      .replace = true});
+  for (const std::size_t document_end : file.ends) {
+    const std::size_t here = std::min(document_end, end);
+    if (here <= begin) continue;
+    writer.add(std::span(file.ids).subspan(begin, here - begin));
+    begin = here;
+  }
+  writer.finish();
+}
+
 // A text file as two sets of shards inside the run: its last part is kept for validation.
 void shard_text(const TrainingFlags& flags, const Tokenizer& tokenizer, const fs::path& train,
                 const fs::path& held_out) {
-  std::ifstream in(flags.text, std::ios::binary);
-  if (!in) fail(Status::io, "cannot read {}", flags.text);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  const std::vector<std::int32_t> ids = tokenizer.encode(text);
+  const EncodedFile file = encode_file(tokenizer, flags.text, flags.text_key);
+  const std::size_t size = file.ids.size();
   const auto row = static_cast<std::size_t>(flags.seq_len + 1);
-  const std::size_t kept = std::max(ids.size() / 20, row);
-  require(ids.size() >= kept + row, "{} has only {} tokens: too few for rows of {}", flags.text, ids.size(),
-          flags.seq_len);
-  const auto write = [&](const fs::path& folder, std::span<const std::int32_t> part) {
-    ShardWriter writer({.folder = folder.string(),
-                        .tokenizer_name = tokenizer.name(),
-                        .vocab_size = tokenizer.vocab_size(),
-                        .fingerprint = tokenizer.fingerprint(),
-                        .replace = true});
-    writer.add(part);
-    writer.finish();
-  };
-  write(train, std::span(ids).first(ids.size() - kept));
-  write(held_out, std::span(ids).last(kept));
+  const std::size_t kept = std::max(size / 20, row);
+  require(size >= kept + row, "{} has only {} tokens: too few for rows of {}", flags.text, size, flags.seq_len);
+  write_part(train, tokenizer, file, 0, size - kept);
+  write_part(held_out, tokenizer, file, size - kept, size);
+}
+
+// Shards that were made some time ago may have been damaged since. Better to hear now than to train on noise.
+void check_shards(const TokenDataset& dataset) {
+  constexpr double kSilent = 2e9;  // bytes: 0.6 s of checking, and some seconds of a slow disk
+  const double bytes = static_cast<double>(dataset.tokens()) * shard_token_width(dataset.vocab_size());
+  if (bytes > kSilent) {
+    fmt::print("Checking {:.1f} GB of token shards for damage ...\n", bytes / 1e9);
+    std::fflush(stdout);
+  }
+  dataset.verify();
 }
 
 TrainingData open_mqar(const TrainingFlags& flags) {
@@ -81,18 +98,26 @@ TrainingData open_data(const TrainingFlags& flags, const std::string& data_folde
   std::vector<std::string> paths = flags.data;
   std::vector<std::string> held_out = flags.validation;
   const auto tokenizer = data.tokenizer.empty() ? nullptr : load_tokenizer(data.tokenizer);
+  if (tokenizer != nullptr) {
+    data.bos = tokenizer->bos();
+    data.eos = tokenizer->eos();
+    data.pad = tokenizer->pad();
+  }
+  bool just_made = false;
   if (!flags.text.empty()) {
     const fs::path train = fs::path(data_folder) / "train";
     const fs::path validation = fs::path(data_folder) / "validation";
     // A run that is resumed has them already, and must see the same ones.
     const bool there = fs::exists(train / kShardIndexName) && fs::exists(validation / kShardIndexName);
-    if (!keep_shards || !there) shard_text(flags, *tokenizer, train, validation);
+    just_made = !keep_shards || !there;
+    if (just_made) shard_text(flags, *tokenizer, train, validation);
     paths = {train.string()};
     held_out = {validation.string()};
   }
   const auto dataset = std::make_shared<const TokenDataset>(TokenDataset::open(paths));
   require(tokenizer == nullptr || tokenizer->fingerprint() == dataset->fingerprint(),
           "the shards were made with another tokenizer than {}", data.tokenizer);
+  if (!just_made) check_shards(*dataset);
   const RowOptions row{flags.seq_len, flags.reset_at_documents, flags.context_len};
   data.source = std::make_unique<TokenSource>(
       dataset, TokenSourceOptions{.row = row, .rows = flags.rows, .seed = flags.seed, .shuffle = true});
@@ -100,10 +125,23 @@ TrainingData open_data(const TrainingFlags& flags, const std::string& data_folde
     const auto rows_dataset = std::make_shared<const TokenDataset>(TokenDataset::open(held_out));
     require(rows_dataset->fingerprint() == dataset->fingerprint(),
             "training and validation data have different tokenizers");
+    if (!just_made) check_shards(*rows_dataset);
     const ValidationRows rows(rows_dataset, row, flags.rows, flags.validation_rows);
     for (std::int64_t i = 0; i < rows.batches(); ++i) data.validation.push_back(rows.batch(i));
   }
   return data;
+}
+
+ModelConfig TrainingFlags::config_for(const TrainingData& training_data) const {
+  ModelConfig result = model.config(training_data.source->vocab_size());
+  require(result.vocab_size >= training_data.source->vocab_size(), "the model knows {} tokens, but the data has {}",
+          result.vocab_size, training_data.source->vocab_size());
+  // Of shards without their tokenizer nothing is known but what a config file says.
+  if (training_data.tokenizer.empty() && mqar.empty() && !model.file.empty()) return result;
+  result.bos_token_id = training_data.bos;
+  result.eos_token_id = training_data.eos;
+  result.pad_token_id = training_data.pad;
+  return result;
 }
 
 std::string TrainingFlags::recipe(const BatchSource& source) const {
@@ -122,11 +160,11 @@ void TrainingFlags::add_to(CLI::App& command) {
   add("Run", "--out", run.out, "Folder for checkpoints, log, TensorBoard events and the picture of the loss");
   command.add_flag("--resume", run.resume, "Go on with the run in --out")->group("Run");
   device.add_to(command, "Run");
-  add("Run", "--seed", seed, "Of initial weights and order of data")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+  add("Run", "--seed", seed, "Of initial weights and order of data")->capture_default_str()->check(whole_number());
 
-  add("Data", "--text", text, "A text file to train on; its last twentieth is kept for validation");
+  add("Data", "--text", text,
+      "A file of text or JSON lines to train on, also with gzip, xz or zstd; its last twentieth is for validation");
+  add("Data", "--text-key", text_key, "The member of a JSON line that holds the text (text)");
   add("Data", "--data", data, "Token shards made by qdelta tokenize");
   add("Data", "--validation", validation, "Token shards to validate on");
   add("Data", "--mqar", mqar, "Synthetic recall: LENGTH:PAIRS:EXAMPLES, or 'paper' for the published mixture");

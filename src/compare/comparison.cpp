@@ -55,6 +55,7 @@ std::optional<Result> read_result(const std::string& folder) {
       // What was not finite stands there as null.
       result.scores[name] = value.is_null() ? std::nan("") : value.get<double>();
     }
+    result.examples = json->value("examples", "");
     return result;
   } catch (const Json::exception& error) {
     fail(Status::corrupt, "{} is damaged: {}", path.string(), error.what());
@@ -70,6 +71,7 @@ void write_result(const std::string& folder, const Result& result) {
   json["steps"] = result.steps;
   json["seconds"] = result.seconds;
   json["scores"] = result.scores;
+  if (!result.examples.empty()) json["examples"] = result.examples;
   write_whole((fs::path(folder) / kResult).string(), json.dump(2) + "\n");
 }
 

@@ -29,6 +29,7 @@ struct Result {
   std::int64_t parameters = 0, tokens = 0, steps = 0;
   double seconds = 0;
   std::map<std::string, double> scores;  // by Score::name; what a run has no number for is missing
+  std::string examples = {};             // a hash of what tasks asked; empty: none were
 };
 
 [[nodiscard]] std::string run_folder(const std::string& out, const std::string& variant, std::uint64_t seed);

@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 
 #include "compare/comparison.h"
 #include "io/csv.h"
@@ -12,6 +14,8 @@ namespace qdelta::compare {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr double kAlike = 1.02;  // models that differ by less than this count as of equal size
 
 std::string grouped(std::int64_t number) {
   std::string digits = std::to_string(number);
@@ -26,8 +30,9 @@ std::string score_text(const Row& row, const Score& score) {
   const auto found = row.scores.find(score.name);
   if (found == row.scores.end()) return "-";
   const MeanAndSpread& value = found->second;
-  return value.runs > 1 ? fmt::format("{:.4f} ± {:.4f}", value.mean, value.deviation)
-                        : fmt::format("{:.4f}", value.mean);
+  const int digits = std::abs(value.mean) < 1000 ? 4 : 1;  // a perplexity may have five before the point
+  return value.runs > 1 ? fmt::format("{:.{}f} ± {:.{}f}", value.mean, digits, value.deviation, digits)
+                        : fmt::format("{:.{}f}", value.mean, digits);
 }
 
 // More parameters than the smallest, in percent: rules differ in their gates.
@@ -57,6 +62,16 @@ std::string footnote(const Table& table) {
   const auto finished = static_cast<std::int64_t>(table.results.size());
   std::string text =
       "Mean ± sample standard deviation over seeds. In brackets: parameters beyond the smallest model's.";
+  std::int64_t fewest = INT64_MAX;
+  std::int64_t most = 0;
+  for (const Row& row : table.rows) {
+    fewest = std::min(fewest, row.parameters);
+    most = std::max(most, row.parameters);
+  }
+  if (static_cast<double>(most) > kAlike * static_cast<double>(fewest)) {
+    text += fmt::format(" Models of {} and {} parameters are not of equal size: compare with care.", grouped(fewest),
+                        grouped(most));
+  }
   if (finished < table.planned) text += fmt::format(" {} of {} runs are finished.", finished, table.planned);
   return text;
 }

@@ -11,10 +11,16 @@ namespace qdelta {
 
 enum class DType : std::uint8_t {
   boolean,
+  f4,
+  f6_e2m3,
+  f6_e3m2,
   u8,
   i8,
   f8_e5m2,
   f8_e4m3,
+  f8_e8m0,
+  f8_e4m3fnuz,
+  f8_e5m2fnuz,
   i16,
   u16,
   f16,
@@ -22,13 +28,20 @@ enum class DType : std::uint8_t {
   i32,
   u32,
   f32,
+  c64,
   f64,
   i64,
   u64
 };
 
-// Size of one element in bytes.
+// Size of one element in bytes. Elements of less than a byte lie side by side, and have no place of their own to speak
+// of: 1.
 [[nodiscard]] std::size_t size_of(DType type) noexcept;
+[[nodiscard]] std::size_t bits_of(DType type) noexcept;
+// So many elements, in whole bytes.
+[[nodiscard]] inline std::size_t bytes_of(DType type, std::int64_t elements) noexcept {
+  return (static_cast<std::size_t>(elements) * bits_of(type) + 7) / 8;
+}
 // The name safetensors files use: "F32", "BF16", ...
 [[nodiscard]] std::string_view name_of(DType type) noexcept;
 [[nodiscard]] std::optional<DType> dtype_from_name(std::string_view name) noexcept;

@@ -34,4 +34,10 @@ class Random {
   std::uint64_t state_;
 };
 
+// One seed out of several numbers: different ones give unrelated seeds. Sums and products of seeds would not do: the
+// numbers of one would be those of another, a few places further on.
+[[nodiscard]] inline std::uint64_t mixed_seed(std::uint64_t a, std::uint64_t b, std::uint64_t c = 0) noexcept {
+  return Random(Random(Random(a).bits() ^ b).bits() ^ c).bits();
+}
+
 }  // namespace qdelta

@@ -45,7 +45,7 @@ bool operator==(const Shape& a, const Shape& b) noexcept {
 }
 
 Tensor::Tensor(DType dtype, const Shape& shape)
-    : dtype_(dtype), shape_(shape), storage_(static_cast<std::size_t>(shape.elements()) * size_of(dtype)) {}
+    : dtype_(dtype), shape_(shape), storage_(bytes_of(dtype, shape.elements())) {}
 
 void Tensor::check_type(DType asked) const {
   require(asked == dtype_, "tensor holds {}, not {}", name_of(dtype_), name_of(asked));
@@ -91,6 +91,11 @@ Tensor converted(const ConstTensorView& view, DType dtype) {
   const std::int64_t count = result.elements();
   if (view.dtype == dtype) {
     const std::size_t size = size_of(dtype);
+    if (bits_of(dtype) < 8) {
+      require(view.contiguous(), "elements of type {} are packed and cannot be picked out", name_of(dtype));
+      std::memcpy(result.data(), view.data, result.bytes());
+      return result;
+    }
     for (std::int64_t i = 0; i < count; ++i) {
       std::memcpy(result.data() + static_cast<std::size_t>(i) * size,
                   view.data + offset_of(view, i) * static_cast<std::int64_t>(size), size);

@@ -87,7 +87,7 @@ class Tensor {
   [[nodiscard]] DType dtype() const noexcept { return dtype_; }
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
   [[nodiscard]] std::int64_t elements() const noexcept { return shape_.elements(); }
-  [[nodiscard]] std::size_t bytes() const noexcept { return static_cast<std::size_t>(elements()) * size_of(dtype_); }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_of(dtype_, elements()); }
   [[nodiscard]] std::byte* data() noexcept { return storage_.data(); }
   [[nodiscard]] const std::byte* data() const noexcept { return storage_.data(); }
 

@@ -5,11 +5,11 @@
 #include <unordered_set>
 #include <utility>
 
+#include "core/fingerprint.h"
 #include "data/added_tokens.h"
 #include "data/bpe_model.h"
 #include "data/byte_alphabet.h"
 #include "data/decoders.h"
-#include "data/fingerprint.h"
 #include "data/json_at.h"
 #include "data/normalizers.h"
 #include "data/post_processor.h"
@@ -148,6 +148,7 @@ BpeTokenizer::BpeTokenizer(const nlohmann::json& json, const std::string& label,
   traits.bos = role(roles.bos, kUsualBos);
   if (!traits.bos && traits.prefix.size() == 1) traits.bos = traits.prefix[0];
   traits.eos = role(roles.eos, kUsualEos);
+  traits.pad = role(roles.pad, {});
   traits.fingerprint = fingerprint;
   traits.files = std::move(files);
 

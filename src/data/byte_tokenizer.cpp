@@ -1,6 +1,6 @@
 #include "data/byte_tokenizer.h"
 
-#include "data/fingerprint.h"
+#include "core/fingerprint.h"
 #include "data/unicode.h"
 
 namespace qdelta {

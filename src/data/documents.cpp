@@ -16,22 +16,21 @@ namespace {
 constexpr std::size_t kReadAtOnce = std::size_t{1} << 18U;
 constexpr std::size_t kLargestDocument = std::size_t{1} << 30U;
 
-bool is_json_lines(std::string_view path) {
-  for (const std::string_view suffix : {".gz", ".xz", ".zst"}) {
-    if (path.ends_with(suffix)) path.remove_suffix(suffix.size());
-  }
-  return path.ends_with(".jsonl") || path.ends_with(".ndjson");
-}
-
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
 }  // namespace
 
+DocumentFormat format_of(std::string_view path) {
+  for (const std::string_view suffix : {".gz", ".xz", ".zst"}) {
+    if (path.ends_with(suffix)) path.remove_suffix(suffix.size());
+  }
+  const bool lines = path.ends_with(".jsonl") || path.ends_with(".ndjson");
+  return lines ? DocumentFormat::json_lines : DocumentFormat::text;
+}
+
 DocumentReader::DocumentReader(const std::string& path, const DocumentOptions& options)
     : path_(path), options_(options), stream_(open_byte_stream(path)) {
-  if (options_.format == DocumentFormat::automatic) {
-    options_.format = is_json_lines(path) ? DocumentFormat::json_lines : DocumentFormat::text;
-  }
+  if (options_.format == DocumentFormat::automatic) options_.format = format_of(path);
 }
 
 bool DocumentReader::fill() {

@@ -22,6 +22,9 @@ struct DocumentOptions {
   bool paragraphs = false;
 };
 
+// What `automatic` is for this file.
+[[nodiscard]] DocumentFormat format_of(std::string_view path);
+
 class DocumentReader {
  public:
   // Throws Error(io) when the file cannot be read.

@@ -44,9 +44,4 @@ class Permutation {
   std::array<std::uint64_t, 6> keys_{};
 };
 
-// One seed out of several numbers: different ones give unrelated seeds.
-[[nodiscard]] inline std::uint64_t mixed_seed(std::uint64_t a, std::uint64_t b, std::uint64_t c = 0) noexcept {
-  return Random(Random(Random(a).bits() ^ b).bits() ^ c).bits();
-}
-
 }  // namespace qdelta

@@ -9,8 +9,8 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "core/fingerprint.h"
 #include "data/bpe_model.h"
-#include "data/fingerprint.h"
 #include "data/sentencepiece_model.h"
 #include "data/unicode.h"
 #include "io/utf8.h"
@@ -73,6 +73,7 @@ SentencePieceTokenizer::SentencePieceTokenizer(std::string contents, const std::
   };
   traits.bos = role(roles.bos, model_.bos_id());
   traits.eos = role(roles.eos, model_.eos_id());
+  traits.pad = role(roles.pad, model_.pad_id());
   if (traits.bos && roles.add_bos.value_or(true)) traits.prefix = {*traits.bos};
   if (traits.eos && roles.add_eos.value_or(false)) traits.suffix = {*traits.eos};
   traits.fingerprint = fingerprint_of({"sentencepiece", contents});

@@ -111,7 +111,8 @@ void TokenShard::copy(std::int64_t begin, std::span<std::int32_t> out) const {
 
 void TokenShard::verify() const {
   if (checksum_of(data_) != token_checksum_) {
-    fail(Status::corrupt, "{}: damaged: the checksum of the tokens does not fit", path_);
+    fail(Status::corrupt, "{}: damaged: the checksum of the tokens does not fit; make it again with qdelta tokenize",
+         path_);
   }
   std::vector<std::int32_t> ids(std::size_t{1} << 16U);
   for (std::int64_t begin = 0; begin < tokens_;) {

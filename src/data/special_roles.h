@@ -1,4 +1,4 @@
-// Which tokens start and end a text: files beside the tokenizer say so, tokenizer_config.json or
+// Which tokens start, end and fill up a text: files beside the tokenizer say so, tokenizer_config.json or
 // special_tokens_map.json.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace qdelta {
 
 struct SpecialRoles {
-  std::optional<std::string> bos, eos;
+  std::optional<std::string> bos, eos, pad;
   std::optional<bool> add_bos, add_eos;
 
   // Takes what `json` (one of those files) says and this does not know yet.
@@ -25,6 +25,7 @@ struct SpecialRoles {
     };
     token("bos_token", bos);
     token("eos_token", eos);
+    token("pad_token", pad);
     flag("add_bos_token", add_bos);
     flag("add_eos_token", add_eos);
   }

@@ -54,6 +54,7 @@ class Tokenizer {
   [[nodiscard]] std::int32_t vocab_size() const { return traits_.vocab_size; }
   [[nodiscard]] std::optional<std::int32_t> bos() const { return traits_.bos; }
   [[nodiscard]] std::optional<std::int32_t> eos() const { return traits_.eos; }
+  [[nodiscard]] std::optional<std::int32_t> pad() const { return traits_.pad; }
   // What encode_with_special adds.
   [[nodiscard]] std::span<const std::int32_t> prefix() const { return traits_.prefix; }
   [[nodiscard]] std::span<const std::int32_t> suffix() const { return traits_.suffix; }
@@ -68,7 +69,7 @@ class Tokenizer {
   struct Traits {
     std::string name;
     std::int32_t vocab_size = 0;
-    std::optional<std::int32_t> bos, eos;
+    std::optional<std::int32_t> bos, eos, pad;
     std::vector<std::int32_t> prefix, suffix;
     std::uint64_t fingerprint = 0;
     std::vector<TokenizerFile> files;

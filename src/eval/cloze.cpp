@@ -27,6 +27,9 @@ std::vector<std::string> answers_of(const JsonAt& record) {
     const JsonAt member = record.at(key);
     if (member.value().is_string()) {
       answers = {member.text()};
+    } else if (member.value().is_object() && member.has("value")) {  // TriviaQA: {"value": ..., "aliases": [...]}
+      answers = texts_at(member, "aliases");
+      answers.insert(answers.begin(), text_at(member, "value"));
     } else if (member.value().is_object()) {  // SQuAD: {"text": [...], "answer_start": [...]}
       answers = texts_at(member, "text");
     } else {
@@ -49,7 +52,17 @@ Cloze cloze_of(const JsonAt& record) {
     if (record.has("key")) cloze.key = text_at(record, "key");
     return cloze;
   }
-  cloze.document = text_at(record, record.has("passage") ? "passage" : "context");
+  const char* const document = record.has("passage") ? "passage" : "context";
+  if (record.has(document)) {
+    cloze.document = text_at(record, document);
+  } else {  // TriviaQA has several
+    for (const auto& [pages, texts] :
+         {std::pair{"entity_pages", "wiki_context"}, {"search_results", "search_context"}}) {
+      if (!record.has(pages)) continue;
+      for (const std::string& page : texts_at(record.at(pages), texts)) cloze.document += page + "\n";
+    }
+    if (stripped(cloze.document).empty()) record.corrupt("has no document to recall from: no text, context or passage");
+  }
   cloze.question = std::string(stripped(text_at(record, "question")));
   if (cloze.question.empty()) record.at("question").corrupt("is empty");
   return cloze;

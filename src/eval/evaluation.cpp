@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "data/fingerprint.h"
+#include "core/fingerprint.h"
 
 namespace qdelta::eval {
 

@@ -9,17 +9,17 @@
 #include "core/error.h"
 #include "data/json_at.h"
 #include "eval/data_file.h"
+#include "io/folder_lock.h"
 
 namespace qdelta::eval {
 
 Journal::Journal(const std::string& path, const std::string& key, bool restart) : path_(path) {
-  std::error_code ignored;
-  const bool exists = std::filesystem::exists(path, ignored);
-  std::string text = exists && !restart ? read_whole(path) : "";
-  text.resize(text.rfind('\n') + 1);  // npos + 1 is 0
-  if (!text.empty()) read(text, key);
   file_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!file_) fail(Status::io, "cannot write {}: {}", path, reason_of(errno));
+  lock_file(file_, path);
+  std::string text = restart ? "" : read_whole(path);
+  text.resize(text.rfind('\n') + 1);  // npos + 1 is 0
+  if (!text.empty()) read(text, key);
   if (::ftruncate(file_.get(), static_cast<off_t>(text.size())) != 0) {
     fail(Status::io, "cannot shorten {}: {}", path, reason_of(errno));
   }

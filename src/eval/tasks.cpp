@@ -80,9 +80,9 @@ void make_cloze(const TaskEntry& entry, const TaskSource& source, TaskList& out)
   if (name == "fda") style.kind = ClozeKind::fda;
   if (name == "nq" || name == "triviaqa" || name == "drop") style.kind = ClozeKind::question_answering;
   style.from_start = name == "triviaqa" || name == "drop";
-  std::vector<Record> records = read_records(
-      file_of(name, source.settings,
-              {"based_" + name, "based-" + name, "based_" + name + "_2048", name + "_completion", name + "_xquad_en"}));
+  std::vector<Record> records = read_records(file_of(name, source.settings,
+                                                     {"based_" + name, "based-" + name, "based_" + name + "_2048",
+                                                      name + "_completion", name + "_xquad_en", name + "_open_dev"}));
   if (records.size() > 1 || !records.front().at().has("data")) cut(records, source.settings.limit);
   std::vector<Question> questions = cloze_questions(records, style, *source.encoder, source.settings.recall_length);
   cut(questions, source.settings.limit);

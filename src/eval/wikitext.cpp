@@ -85,17 +85,34 @@ std::vector<std::string> wikitext_pages(std::string_view text) {
   return pages;
 }
 
+namespace {
+
+std::vector<std::string> some_pages(const std::string& text, const std::string& path) {
+  std::vector<std::string> pages = wikitext_pages(text);
+  if (pages.empty()) fail(Status::corrupt, "{}: there are no pages in it", path);
+  return pages;
+}
+
+}  // namespace
+
 std::vector<std::string> read_wikitext(const std::string& path) {
   std::vector<std::string> pages;
   if (path.find(".json") != std::string::npos) {
-    for (const Record& record : read_records(path)) pages.push_back(text_at(record.at(), "page"));
-    return pages;
+    // A page each, or a line each.
+    std::string lines;
+    for (const Record& record : read_records(path)) {
+      const JsonAt at = record.at();
+      if (at.has("page")) {
+        pages.push_back(text_at(at, "page"));
+      } else {
+        lines += text_at(at, "text");
+      }
+    }
+    return lines.empty() ? pages : some_pages(lines, path);
   }
   const std::string text = read_whole(path);
   if (const auto at = first_invalid_utf8(text)) fail(Status::corrupt, "{}: not valid UTF-8 at byte {}", path, *at);
-  pages = wikitext_pages(text);
-  if (pages.empty()) fail(Status::corrupt, "{}: there are no pages in it", path);
-  return pages;
+  return some_pages(text, path);
 }
 
 WikitextTask::WikitextTask(std::string name, const RequestEncoder& encoder, std::vector<std::string> pages)

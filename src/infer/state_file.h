@@ -15,7 +15,8 @@ namespace qdelta {
 struct SavedState {
   std::int64_t tokens = 0;       // read so far
   std::uint64_t token_hash = 0;  // of all of them, in order
-  std::int32_t pending = -1;     // a token that was generated but not read yet; -1: none
+  // The token after them, which is read when the text goes on: only so are there logits for the next one. -1: none.
+  std::int32_t pending = -1;
 };
 
 // Identifies a model: its config and every parameter.

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <filesystem>
 
 #include "core/error.h"
 
@@ -15,27 +16,42 @@ namespace qdelta {
 namespace {
 
 constexpr int kAttempts = 1000;  // at a free name for the temporary; leftovers of a killed process may hold some
+constexpr int kLinks = 40;       // one after the other, as many as the system itself follows
 constexpr std::size_t kLargestWrite = std::size_t{1} << 30;  // some systems refuse more than 2 GiB in one call
 
 std::atomic<std::uint64_t> temporaries_made{0};
 
+// Where a path leads, link by link; the end need not be there.
+std::string end_of_links(const std::string& path) {
+  std::filesystem::path at = path;
+  for (int links = 0;; ++links) {
+    std::error_code error;
+    if (!std::filesystem::is_symlink(at, error)) return at.string();
+    if (links == kLinks) fail(Status::io, "cannot write {}: {}", path, reason_of(ELOOP));
+    const std::filesystem::path next = std::filesystem::read_symlink(at, error);
+    if (error) fail(Status::io, "cannot write {}: {}", path, error.message());
+    at = next.is_absolute() ? next : at.parent_path() / next;
+  }
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path) {
-  const std::size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  name_ = slash == std::string::npos ? path : path.substr(slash + 1);
-  if (name_.empty() || name_ == "." || name_ == "..") fail(Status::io, "cannot write \"{}\": it names no file", path);
   // A name with a NUL in it would be cut there by the system calls, and another file written.
   if (path.find('\0') != std::string::npos) fail(Status::io, "cannot write {}: the path has a NUL byte", path.c_str());
+  const std::string target = end_of_links(path);
+  const std::size_t slash = target.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : target.substr(0, slash + 1);
+  name_ = slash == std::string::npos ? target : target.substr(slash + 1);
+  if (name_.empty() || name_ == "." || name_ == "..") fail(Status::io, "cannot write \"{}\": it names no file", path);
 
   folder_ = FileDescriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder_) fail(Status::io, "cannot write {}: folder {}: {}", path, folder, reason_of(errno));
 
-  // rename would find this out too, but only after everything has been written.
+  // rename would replace even a device, and find out about a folder only after everything has been written.
   struct stat info {};
-  if (::fstatat(folder_.get(), name_.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(info.st_mode)) {
-    fail(Status::io, "cannot write {}: {}", path, reason_of(EISDIR));
+  if (::fstatat(folder_.get(), name_.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(info.st_mode)) {
+    fail(Status::io, "cannot write {}: {}", path, S_ISDIR(info.st_mode) ? reason_of(EISDIR) : "it is no regular file");
   }
 
   for (int attempt = 0; attempt < kAttempts && !file_; ++attempt) {

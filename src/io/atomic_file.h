@@ -19,7 +19,8 @@ namespace qdelta {
 class AtomicFile {
  public:
   // Every failure, here and below, throws Error(io) with the path and the reason, and leaves an existing target as it
-  // was. A target that is a symbolic link is replaced, not followed.
+  // was. A symbolic link is followed: what it leads to is the target. A target that is there and is no regular file (a
+  // device, a folder) is refused.
   explicit AtomicFile(const std::string& path);
   // Without commit() the temporary is removed.
   ~AtomicFile();

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -21,10 +20,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "views of a file need its byte order to be the machine's");
 
 using Json = nlohmann::json;
-
-// Element types of the reference implementation that the engine has no use for: a valid file may hold them.
-constexpr std::array<std::string_view, 7> kTypesNotSupported{"F4",          "F6_E2M3",     "F6_E3M2", "F8_E8M0",
-                                                             "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64"};
 
 constexpr std::size_t kLongestNumberShown = 40;
 
@@ -220,9 +215,6 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
       entry_.dtype = *type;
       return;
     }
-    if (std::find(kTypesNotSupported.begin(), kTypesNotSupported.end(), name) != kTypesNotSupported.end()) {
-      fail(Status::unsupported, "{}: tensor {}: elements of type {} are not supported", label_, tensor(), name);
-    }
     corrupt("tensor {}: unknown dtype {}", tensor(), shown(name));
   }
 
@@ -241,6 +233,10 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
           tensor(), e.begin, e.end, data_bytes_);
     }
     const std::optional<std::uint64_t> bytes = safetensors_bytes(e.shape, e.dtype);
+    if (!bytes && bits_of(e.dtype) < 8) {
+      corrupt("tensor {}: {} of shape {} do not fill whole bytes, or more than can be counted", tensor(),
+              name_of(e.dtype), e.shape.text());
+    }
     if (!bytes) too_many_elements();
     if (*bytes != e.end - e.begin) {
       corrupt("tensor {}: {} of shape {} takes {} bytes, but data_offsets [{}, {}] give it {}", tensor(),
@@ -297,17 +293,20 @@ std::string_view header_text(std::span<const std::byte> file, const std::string&
 }  // namespace
 
 std::optional<std::uint64_t> safetensors_bytes(const Shape& shape, DType dtype) noexcept {
-  auto bytes = static_cast<std::int64_t>(size_of(dtype));
+  const bool packed = bits_of(dtype) < 8;
+  auto size = static_cast<std::int64_t>(packed ? bits_of(dtype) : size_of(dtype));  // in bits, or in bytes
   bool empty = false;
   for (int axis = 0; axis < shape.rank; ++axis) {
     if (shape[axis] < 0) return std::nullopt;
     if (shape[axis] == 0) {
       empty = true;
-    } else if (__builtin_mul_overflow(bytes, shape[axis], &bytes)) {
+    } else if (__builtin_mul_overflow(size, shape[axis], &size)) {
       return std::nullopt;
     }
   }
-  return empty ? 0 : static_cast<std::uint64_t>(bytes);
+  if (empty) return 0;
+  if (packed && size % 8 != 0) return std::nullopt;
+  return static_cast<std::uint64_t>(packed ? size / 8 : size);
 }
 
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, const std::string& label) {

@@ -43,11 +43,12 @@ struct SafetensorsHeader {
 };
 
 // Reads and checks the header of a whole file. `label` names the file in messages. Throws Error(corrupt), or
-// Error(unsupported) for a tensor of more than kMaxRank dimensions or of an element type that we do not know.
+// Error(unsupported) for a tensor of more than kMaxRank dimensions.
 [[nodiscard]] SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, const std::string& label);
 
-// Bytes of a tensor; nullopt when an extent is negative or the product of all extents but the zeros does not fit a
-// signed 64-bit integer. (The zeros are left out because strides multiply the other extents even when one is zero.)
+// Bytes of a tensor; nullopt when an extent is negative, when the product of all extents but the zeros does not fit a
+// signed 64-bit integer, or when elements of less than a byte do not fill the last one. (The zeros are left out because
+// strides multiply the other extents even when one is zero.)
 [[nodiscard]] std::optional<std::uint64_t> safetensors_bytes(const Shape& shape, DType dtype) noexcept;
 
 }  // namespace qdelta

@@ -37,6 +37,19 @@ void read(const Json& json, const char* key, std::optional<double>& value) {
   value = number;
 }
 
+// A token's id: null is none, which is not the same as a key that is not there.
+void read(const Json& json, const char* key, std::optional<std::int64_t>& id) {
+  const auto found = json.find(key);
+  if (found == json.end()) return;
+  id.reset();
+  if (found->is_null()) return;
+  std::int64_t number = 0;
+  read(json, key, number);
+  id = number;
+}
+
+Json id_or_null(const std::optional<std::int64_t>& id) { return id ? Json(*id) : Json(); }
+
 constexpr std::string_view kMambaName = "mamba";
 
 // The mixer, and what a published Mamba says in its own way.
@@ -225,6 +238,7 @@ ModelConfig config_from_json(const Json& json) {
   read(json, "initializer_range", config.initializer_range);
   read(json, "bos_token_id", config.bos_token_id);
   read(json, "eos_token_id", config.eos_token_id);
+  read(json, "pad_token_id", config.pad_token_id);
   read(json, "lamb_bias", config.lamb_bias);
   read(json, "fixed_lambda", config.fixed_lambda);
   read(json, "use_decay", config.use_decay);
@@ -240,24 +254,28 @@ namespace {
 
 // As the published implementation of Mamba has it.
 nlohmann::ordered_json mamba_to_json(const ModelConfig& config) {
-  return {{"model_type", "mamba"},
-          {"architectures", {"MambaForCausalLM"}},
-          {"vocab_size", config.vocab_size},
-          {"hidden_size", config.hidden_size},
-          {"num_hidden_layers", config.num_hidden_layers},
-          {"state_size", config.state_size},
-          {"expand", config.expand == std::floor(config.expand) ? Json(config.inner_width() / config.hidden_size)
-                                                                : Json(config.expand)},
-          {"conv_kernel", config.conv_size},
-          {"time_step_rank", config.step_rank()},
-          {"use_bias", false},
-          {"use_conv_bias", true},
-          {"hidden_act", "silu"},
-          {"norm_eps", config.norm_eps},
-          {"tie_word_embeddings", config.tie_word_embeddings},
-          {"initializer_range", config.initializer_range},
-          {"bos_token_id", config.bos_token_id},
-          {"eos_token_id", config.eos_token_id}};
+  nlohmann::ordered_json json{
+      {"model_type", "mamba"},
+      {"architectures", {"MambaForCausalLM"}},
+      {"vocab_size", config.vocab_size},
+      {"hidden_size", config.hidden_size},
+      {"num_hidden_layers", config.num_hidden_layers},
+      {"state_size", config.state_size},
+      {"expand", config.expand == std::floor(config.expand) ? Json(config.inner_width() / config.hidden_size)
+                                                            : Json(config.expand)},
+      {"conv_kernel", config.conv_size},
+      {"time_step_rank", config.step_rank()},
+      {"use_bias", false},
+      {"use_conv_bias", true},
+      {"hidden_act", "silu"},
+      {"norm_eps", config.norm_eps},
+      {"tie_word_embeddings", config.tie_word_embeddings},
+      {"initializer_range", config.initializer_range},
+      {"bos_token_id", id_or_null(config.bos_token_id)},
+      {"eos_token_id", id_or_null(config.eos_token_id)},
+  };
+  if (config.pad_token_id) json["pad_token_id"] = *config.pad_token_id;
+  return json;
 }
 
 }  // namespace
@@ -287,10 +305,11 @@ nlohmann::ordered_json config_to_json(const ModelConfig& config) {
       {"norm_eps", config.norm_eps},
       {"tie_word_embeddings", config.tie_word_embeddings},
       {"initializer_range", config.initializer_range},
-      {"bos_token_id", config.bos_token_id},
-      {"eos_token_id", config.eos_token_id},
+      {"bos_token_id", id_or_null(config.bos_token_id)},
+      {"eos_token_id", id_or_null(config.eos_token_id)},
       {"lamb_bias", config.lamb_bias ? Json(*config.lamb_bias) : Json()},
   };
+  if (config.pad_token_id) json["pad_token_id"] = *config.pad_token_id;
   // Keys of ours appear only where the published implementations would not understand the model anyway.
   if (mamba || (config.rule != Rule::q_delta && !gated_deltanet)) json["rule"] = config.mixer_name();
   if (mamba) {

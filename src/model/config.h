@@ -35,8 +35,9 @@ struct ModelConfig {
   double norm_eps = 1e-6;
   bool tie_word_embeddings = false;
   double initializer_range = 0.02;
-  std::int64_t bos_token_id = 1;
-  std::int64_t eos_token_id = 2;
+  // Of the tokenizer, for others who read the folder: the engine itself asks the tokenizer. As published where the file
+  // does not say; null is none, which synthetic tokens have.
+  std::optional<std::int64_t> bos_token_id = 1, eos_token_id = 2, pad_token_id;
 
   Mixer mixer = Mixer::recurrence;     // these two from model_type, or our key "rule"
   Rule rule = Rule::q_delta;           // of the recurrence

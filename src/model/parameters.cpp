@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/fingerprint.h"
 #include "core/random.h"
 
 namespace qdelta {
@@ -159,10 +160,9 @@ std::int64_t ParameterLayout::parameters() const {
 void initialise(const ParameterLayout& layout, std::uint64_t seed, std::span<float> values) {
   const ModelConfig& c = layout.config;
   std::fill(values.begin(), values.end(), 0.0F);
-  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
-    const NamedSlot& tensor = layout.tensors[i];
-    // Every tensor has random numbers of its own: a tensor more or less does not change the others.
-    Random random(seed * 0x9e3779b97f4a7c15U + i);
+  for (const NamedSlot& tensor : layout.tensors) {
+    // Every tensor has random numbers of its own, by its name: rules that have other tensors besides begin alike.
+    Random random(mixed_seed(seed, fingerprint_of({tensor.name})));
     const auto fill = [&](auto make) {
       const auto begin = static_cast<std::size_t>(tensor.slot.offset);
       const auto count = static_cast<std::size_t>(tensor.slot.shape.elements());

@@ -9,9 +9,10 @@
 namespace qdelta::serve {
 namespace {
 
-constexpr int kIdle = 60'000;   // milliseconds that a connection is kept for another request
-constexpr int kLinger = 1'000;  // milliseconds that a client may go on sending what nobody reads
-constexpr int kTick = 20;       // between looks at whether it still should be
+constexpr int kIdle = 60'000;     // milliseconds that a connection is kept for another request
+constexpr int kHesitation = 500;  // and that one may take to begin with its first while others wait for their turn
+constexpr int kLinger = 1'000;    // milliseconds that a client may go on sending what nobody reads
+constexpr int kTick = 20;         // between looks at whether it still should be
 
 struct Current {
   Connection* connection = nullptr;
@@ -77,7 +78,8 @@ bool Http::process_and_close_socket(socket_t socket) {
     // The library takes the server's socket away when it stops. A client that has just come may still ask.
     int idle = 0;
     bool asked = connection.wait_for_request(kTick);
-    while (!asked && connection.alive() && svr_sock_ != INVALID_SOCKET && idle < kIdle && (first || waiting_ == 0)) {
+    while (!asked && connection.alive() && svr_sock_ != INVALID_SOCKET && idle < kIdle &&
+           (waiting_ == 0 || (first && idle < kHesitation))) {
       idle += kTick;
       asked = connection.wait_for_request(kTick);
     }

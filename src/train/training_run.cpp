@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "io/folder_lock.h"
 #include "model/flops.h"
 #include "train/run_log.h"
 #include "train/tensorboard.h"
@@ -16,6 +17,12 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// A number's place in TensorBoard by its name in the log: what was found in validation stands with the loss of it.
+std::string tag_of(const std::string& name) {
+  constexpr std::string_view kValidation = "validation_";
+  return name.starts_with(kValidation) ? "validation/" + name.substr(kValidation.size()) : "train/" + name;
+}
 
 // The pieces of a run that live as long as it does.
 class Run {
@@ -73,6 +80,7 @@ class Run {
     std::error_code error;
     fs::create_directories(options_.out, error);
     if (error) fail(Status::io, "cannot create {}: {}", options_.out, error.message());
+    lock_ = lock_folder(options_.out);
     const std::string log = (fs::path(options_.out) / kRunLogName).string();
     const std::optional<std::string> checkpoint = newest_checkpoint(options_.out);
     state_.recipe = options_.recipe;
@@ -149,7 +157,7 @@ class Run {
                                {"train/gradient_norm", record.gradient_norm},
                                {"train/tokens_per_second", record.tokens_per_second}};
     if (record.validation_loss) scalars.emplace_back("validation/loss", *record.validation_loss);
-    for (const auto& [name, value] : record.extra) scalars.emplace_back("train/" + name, value);
+    for (const auto& [name, value] : record.extra) scalars.emplace_back(tag_of(name), value);
     events_.write(record.step, scalars);
 
     if (record.validation_loss) shown_validation_ = record.validation_loss;
@@ -183,6 +191,7 @@ class Run {
   Trainer trainer_;
   TrainingState state_;
   std::string resumed_;  // the checkpoint it went on from
+  FileDescriptor lock_;
   RunLog log_;
   TensorBoardWriter events_;
   double flop_per_token_, head_flop_per_token_;
@@ -198,6 +207,7 @@ TrainingOutcome run_training(LanguageModel& model, BatchSource& source, std::spa
   options.schedule.check();
   options.optimizer.check();
   require(options.accumulate > 0, "accumulate is {}, expected at least 1", options.accumulate);
+  check_keep(options.keep);
   Run run(model, source, validation, options, progress);
   return run.go(stop);
 }

@@ -121,7 +121,17 @@ void remove_checkpoint(const fs::path& folder, const std::string& mark = "") {
   if (!error) fs::remove_all(unfinished, error);
 }
 
+// Which ids have a role is the tokenizer's business: it changes no number of the model.
+bool same_model(ModelConfig one, const ModelConfig& other) {
+  one.bos_token_id = other.bos_token_id;
+  one.eos_token_id = other.eos_token_id;
+  one.pad_token_id = other.pad_token_id;
+  return config_to_json(one) == config_to_json(other);
+}
+
 }  // namespace
+
+void check_keep(int keep) { require(keep >= 1, "keep is {}, but a run keeps at least 1 checkpoint", keep); }
 
 std::optional<std::string> newest_checkpoint(const std::string& run) {
   const auto found = complete_checkpoints(run);
@@ -131,6 +141,7 @@ std::optional<std::string> newest_checkpoint(const std::string& run) {
 
 std::string save_checkpoint(const std::string& run, const LanguageModel& model, OptimizerState& optimizer,
                             const TrainingState& state, int keep, const std::string& tokenizer) {
+  check_keep(keep);
   remove_leftovers(run);
   const fs::path folder = checkpoints_of(run) / fmt::format("{}{:08d}", kPrefix, state.step);
   const fs::path unfinished = folder.string() + kUnfinished;
@@ -147,7 +158,7 @@ std::string save_checkpoint(const std::string& run, const LanguageModel& model, 
   sync_folder(checkpoints_of(run));
 
   auto all = complete_checkpoints(run);
-  for (std::size_t i = 0; i + static_cast<std::size_t>(std::max(keep, 1)) < all.size(); ++i) {
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
     remove_checkpoint(all[i].second);
   }
   return folder.string();
@@ -155,8 +166,7 @@ std::string save_checkpoint(const std::string& run, const LanguageModel& model, 
 
 TrainingState load_checkpoint(const std::string& folder, LanguageModel& model, OptimizerState& optimizer) {
   const auto loaded = load_model(folder);
-  require(loaded->layout().size == model.layout().size &&
-              config_to_json(loaded->config()) == config_to_json(model.config()),
+  require(loaded->layout().size == model.layout().size && same_model(loaded->config(), model.config()),
           "the checkpoint {} is of another model than the one to train", folder);
   std::copy(loaded->parameters().begin(), loaded->parameters().end(), model.parameters().begin());
   const SafetensorsFile moments = SafetensorsFile::open((fs::path(folder) / "optimizer.safetensors").string());

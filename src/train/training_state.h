@@ -33,6 +33,9 @@ struct TrainingState {
 // The newest complete checkpoint of a run, if there is one.
 [[nodiscard]] std::optional<std::string> newest_checkpoint(const std::string& run);
 
+// Throws unless so many checkpoints can be kept.
+void check_keep(int keep);
+
 // Writes checkpoint `state.step` and then deletes all but the newest `keep`. `tokenizer` is a folder or file to copy
 // the tokenizer from, "" for none. Gives the folder.
 std::string save_checkpoint(const std::string& run, const LanguageModel& model, OptimizerState& optimizer,

@@ -124,6 +124,48 @@ TEST_F(Generate, GoesOnFromASavedState) {
                 greedy({"--load-state", folder_.file("b"), "--prompt", "xyz", "--max-tokens", "7"}));
 }
 
+// A prompt that was only read goes on by itself, as if it had never been interrupted.
+TEST_F(Generate, GoesOnFromAPromptThatWasOnlyRead) {
+  const std::string state = folder_.file("state");
+  for (const std::string prompt : {"The river runs", ""}) {  // the second is the begin of text alone
+    const std::string whole = greedy({"--prompt", prompt, "--max-tokens", "20"});
+    run_well(command({"--prompt", prompt, "--max-tokens", "0", "--save-state", state}));
+    EXPECT_EQ(prompt + greedy({"--load-state", state, "--max-tokens", "20"}), whole);
+    // Also in steps: reading on from it, and reading nothing more.
+    run_well(command({"--load-state", state, "--prompt", " past", "--max-tokens", "0", "--save-state", state}));
+    run_well(command({"--load-state", state, "--max-tokens", "0", "--save-state", state}));
+    EXPECT_EQ(prompt + " past" + greedy({"--load-state", state, "--max-tokens", "20"}),
+              greedy({"--prompt", prompt + " past", "--max-tokens", "20"}));
+  }
+  const Words sampled{"--max-tokens", "20", "--temperature", "1.5", "--seed", "7"};
+  run_well(command({"--prompt", "The river", "--max-tokens", "0", "--save-state", state}));
+  EXPECT_EQ("The river" + generate(joined({"--load-state", state}, sampled)),
+            generate(joined({"--prompt", "The river"}, sampled)));
+}
+
+// Files of before it was kept, and of a chat in which nothing was said.
+TEST_F(Generate, AStateWithoutALastTokenNeedsAPrompt) {
+  const std::string state = folder_.file("state");
+  run_well(command({"--prompt", "The river", "--max-tokens", "0", "--save-state", state}));
+  EditableCase file = EditableCase::read(state);
+  file.metadata["pending"] = "0";
+  file.write(state);
+  expect_failure(run_qdelta(command({"--load-state", state})), 1, {state, "last token", "--prompt"});
+  EXPECT_TRUE(greedy({"--load-state", state, "--prompt", " runs", "--max-tokens", "3"}).starts_with(" runs"));
+}
+
+TEST_F(Generate, CountsWhatItGenerated) {
+  const auto said = [&](const Words& more) { return run_well(command(more)).err; };
+  EXPECT_TRUE(contains(said({"--prompt", "The river", "--max-tokens", "60"}), "generated 60 tokens at "));
+  EXPECT_TRUE(contains(said({"--prompt", "The river", "a", "--max-tokens", "5"}), "generated 10 tokens at "));
+  const std::string one = said({"--prompt", "The river", "--max-tokens", "1"});
+  EXPECT_TRUE(contains(one, "prompt 10 tokens at ")) << one;  // with the begin of text
+  EXPECT_TRUE(one.ends_with("generated 1 tokens\n")) << one;  // there was no step to take a rate of
+  const std::string none = said({"--prompt", "The river", "--max-tokens", "0", "--save-state", folder_.file("s")});
+  EXPECT_TRUE(contains(none, "prompt 10 tokens at ")) << none;
+  EXPECT_TRUE(contains(none, "generated 0 tokens\n")) << none;
+}
+
 TEST_F(Generate, AStateOfAnotherModelIsRefused) {
   const std::string state = folder_.file("state");
   static_cast<void>(greedy({"--prompt", "a", "--max-tokens", "3", "--save-state", state}));
@@ -173,15 +215,17 @@ TEST_F(Generate, WrongOptionsAreNamed) {
   refused(with("--top-p", "1.5"), {"top-p", "1.5"});
   refused(with("--min-p", "1"), {"min-p", "1"});
   refused(with("--repetition-penalty", "0"), {"repetition penalty", "0"});
-  refused(with("--max-tokens", "-1"), {"max-tokens", "-1"});
+  refused(with("--max-tokens", "-1"), {"max-tokens", "-1", "at least 1", "0 with --save-state"});
   refused(with("--max-tokens", "0"), {"max-tokens", "0", "--save-state"});
   refused(with("--num-samples", "0"), {"num-samples", "0"});
   refused(with("--seed", "x"), {"--seed", "x"});
+  refused({"--prompt", "a", "b", "--stream"}, {"--stream", "2"});
+  refused({"--prompt", "a", "--num-samples", "3", "--stream"}, {"--stream", "3"});
   refused(with("--tokenizer", "nothing"), {"no tokenizer", "nothing"});
   refused({"--max-tokens", "5"}, {"--prompt", "--prompt-file", "--load-state"});
   refused({"--prompt-file", folder_.file("nowhere")}, {folder_.file("nowhere")});
   refused({"--prompt", "a", "--num-samples", "2", "--save-state", folder_.file("s")}, {"--save-state", "2 sequences"});
-  refused({"--prompt", "", "--no-bos"}, {"no tokens"});
+  refused({"--prompt", "", "--no-bos"}, {"no tokens", "leave --no-bos out"});
   expect_failure(run_qdelta({"generate", "--prompt", "a"}), 2, {"--model"});
   expect_failure(run_qdelta({"generate", "--model", folder_.file("nowhere"), "--prompt", "a"}), 1,
                  {folder_.file("nowhere")});

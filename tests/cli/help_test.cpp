@@ -20,7 +20,7 @@ TEST(Help, NamesTheOptionsOfEachSubcommand) {
        {"--model", "--prompt", "--prompt-file", "--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p",
         "--repetition-penalty", "--seed", "--stop", "--threads", "--load-state", "--save-state", "--num-samples",
         "--stream", "--no-bos", "Examples"}},
-      {"chat", {"--model", "--max-tokens", "--temperature", "--load-state", "--save-state"}},
+      {"chat", {"--model", "--max-tokens", "--temperature", "--load-state", "--save-state", "Examples"}},
       {"serve",
        {"--model", "--host", "--port", "--api-key", "--max-batch", "--max-queue", "--max-tokens", "--max-prompt",
         "--max-request", "--max-sequences", "--max-body", "--grace", "--device", "--threads", "/v1/completions",
@@ -49,6 +49,72 @@ TEST(Help, NamesTheOptionsOfEachSubcommand) {
     EXPECT_TRUE(contains(result.out, std::string("qdelta ") + help.command)) << result.out;
     for (const char* option : help.options) EXPECT_TRUE(contains(result.out, option)) << help.command << " " << option;
     EXPECT_EQ(run_qdelta({help.command, "-h"}).out, result.out);
+  }
+}
+
+// Not those of the program as a whole, which the parser shows where a subcommand has none.
+TEST(Help, EverySubcommandHasExamplesOfItsOwn) {
+  const auto examples = [](const Words& words) {
+    const std::string help = run_well(joined(words, {"--help"})).out;
+    const std::size_t at = help.find("\nExample");
+    return at == std::string::npos ? "" : help.substr(at);
+  };
+  const std::string common = examples({});
+  for (const Words& words : std::vector<Words>{{"demo"},
+                                               {"tokenize"},
+                                               {"train"},
+                                               {"generate"},
+                                               {"chat"},
+                                               {"serve"},
+                                               {"perplexity"},
+                                               {"eval"},
+                                               {"logits"},
+                                               {"plot"},
+                                               {"analyze"},
+                                               {"compare"},
+                                               {"op"},
+                                               {"info"},
+                                               {"bench"},
+                                               {"bench", "op"},
+                                               {"bench", "train"},
+                                               {"bench", "generate"}}) {
+    const std::string own = examples(words);
+    EXPECT_NE(own, common) << words.back();
+    EXPECT_TRUE(contains(own, "qdelta " + words.front())) << words.back() << own;
+  }
+}
+
+TEST(Help, SaysWhatASeedIsFor) {
+  const std::string help = run_well({"generate", "--help"}).out;
+  EXPECT_TRUE(contains(help, "--seed UINT=")) << help;
+  EXPECT_TRUE(contains(help, "numbers of its own")) << help;
+  EXPECT_TRUE(contains(help, "one prompt and one sample")) << help;
+}
+
+TEST(Seeds, MustBeWholeNumbers) {
+  for (const Words& words : std::vector<Words>{{"demo", "--steps", "1", "--seed"},
+                                               {"train", "--text", "a", "--out", "b", "--seed"},
+                                               {"generate", "--model", "m", "--seed"},
+                                               {"chat", "--model", "m", "--seed"},
+                                               {"eval", "--model", "m", "--tasks", "mqar", "--seed"},
+                                               {"compare", "--out", "b", "--seeds"},
+                                               {"compare", "--out", "b", "--seed"}}) {
+    for (const char* wrong : {"-4", "1.5", "x", "7x"}) {
+      const RunResult result = run_qdelta(joined(words, {wrong}));
+      expect_failure(result, 2, {words.back(), "expected a whole number, 0 or more", wrong});
+      EXPECT_LT(result.err.size(), 160U) << result.err;
+    }
+    expect_failure(run_qdelta(joined(words, {"18446744073709551616"})), 2, {words.back(), "too large"});
+  }
+  expect_failure(run_qdelta({"compare", "--out", "b", "--seeds", "1,-2"}), 2, {"expected a whole number", "-2"});
+}
+
+TEST(Demo, SaysHowToTrainAndGenerate) {
+  const TemporaryFolder folder;
+  const std::string out = run_well({"demo", "--steps", "20", "--out", folder.file("demo"), "--threads", "1"}).out;
+  for (const char* hint : {"qdelta train --text book.txt --out run --steps 500",
+                           "qdelta generate --model run/checkpoints/step-00000500 --prompt \"The\" --stream"}) {
+    EXPECT_TRUE(contains(out, hint)) << out;
   }
 }
 

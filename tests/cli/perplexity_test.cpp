@@ -1,7 +1,9 @@
 // `qdelta perplexity`, held against `qdelta logits` on the same tokens.
 #include <cmath>
 #include <cstdio>
+#include <regex>
 
+#include "compressed.h"
 #include "data/byte_tokenizer.h"
 #include "infer/generating_case.h"
 #include "model/checkpoint.h"
@@ -110,7 +112,27 @@ TEST_F(Perplexity, OfATrainedModelIsItsValidationLoss) {
   EXPECT_NEAR(to_doubles(file.view("loss"))[0], *log.back().validation_loss, 1e-5);
 }
 
+TEST_F(Perplexity, OfCompressedTextAndJsonLinesIsThatOfTheTextInThem) {
+  const auto loss_of = [&](const std::string& name, const std::string& contents, const Words& more = {}) {
+    write_file(folder_.file(name), contents);
+    const Words words{"perplexity", "--model", folder_.file("model"), "--data", folder_.file(name)};
+    return run_well(joined(words, more)).out;
+  };
+  const std::string text = sample_text(300);
+  const std::string plain = loss_of("a.txt", text);
+  EXPECT_EQ(loss_of("a.txt.gz", gzip(text)), plain);
+  EXPECT_EQ(loss_of("a.xz", xz(text)), plain);
+  // Two documents, each with its end of text.
+  const std::string lines = "{\"text\": \"the old mill\"}\n{\"text\": \"and the river\"}\n";
+  const std::string both = loss_of("b.jsonl", lines);
+  EXPECT_TRUE(contains(both, fmt::format("{} tokens", 12 + 1 + 13 + 1))) << both;
+  EXPECT_EQ(loss_of("b.jsonl.zst", zstd(lines)), both);
+  EXPECT_EQ(loss_of("c.jsonl", std::regex_replace(lines, std::regex("text"), "body"), {"--text-key", "body"}), both);
+}
+
 TEST_F(Perplexity, WhatGoesWrongIsNamed) {
+  expect_failure(run_qdelta({"perplexity", "--model", folder_.file("model"), "--data", folder_.path()}), 1,
+                 {folder_.path(), "directory"});
   expect_failure(run(), 1, {folder_.file("text")});
   write_file(folder_.file("text"), "");
   expect_failure(run(), 1, {folder_.file("text"), "too few tokens"});

@@ -128,7 +128,7 @@ TEST_F(TrainConfig, EveryFlagMayStandInAFileAndMeansTheSameThere) {
                           {"patience", "50"},
                           {"target-accuracy", "0.99"}};
   std::set<std::string> covered{
-      "help",   "config",       "out",    "text",       "mqar",
+      "help",   "config",       "out",    "text",       "text-key", "mqar",
       "lambda", "model-config", "expand", "state-size", "dt-rank"};  // and see below; the last ones are Mamba's
   for (const auto& [name, value] : settings) covered.insert(name);
   EXPECT_EQ(covered, flags_of_train());
@@ -240,6 +240,8 @@ TEST_F(TrainConfig, ValuesThatMakeNoSenseAreNamed) {
       {{"seq-len", "100000"}, {"6000", "100000"}},
       {{"context-len", "-1"}, {"context", "-1"}},
       {{"accumulate", "0"}, {"accumulate", "0"}},
+      {{"keep", "0"}, {"keep", "0", "at least 1"}},
+      {{"keep", "-2"}, {"keep", "-2", "at least 1"}},
       {{"validation-rows", "-1"}, {"-1"}},
       {{"rule", "q-delta"}, {"q-delta"}},
       {{"hidden-size", "0"}, {"hidden_size"}},
@@ -256,6 +258,7 @@ TEST_F(TrainConfig, ValuesThatMakeNoSenseAreNamed) {
       {{"dtype", "bf16"}, {"bf16", "--device"}},
       {{"tokenizer", "nothing"}, {"nothing"}},
       {{"text", "nowhere.txt"}, {"nowhere.txt"}},
+      {{"text", folder_.path()}, {folder_.path(), "directory"}},
       {{"data", "shards"}, {"--text", "--data", "--mqar"}},
       {{"validation", "shards"}, {"--validation", "--text"}},
       {{"model-config", "nowhere.json"}, {"nowhere.json"}},
@@ -271,6 +274,16 @@ TEST_F(TrainConfig, ValuesThatMakeNoSenseAreNamed) {
       joined({"train", "--data", folder_.file("shardstext"), "--out", folder_.file("bad"), "--patience", "2"},
              tiny_training("4")));
   expect_failure(blind, 1, {"--patience", "--validation"});
+}
+
+TEST_F(TrainConfig, LambdaIsForRulesThatHaveIt) {
+  for (const char* rule : {"gated_delta", "linear", "mamba"}) {
+    for (const char* flag : {"--lambda", "--lambda-bias"}) {
+      expect_failure(run_qdelta({"train", "--text", folder_.file("text"), "--out", folder_.file("none"), "--rule", rule,
+                                 flag, "0.5"}),
+                     1, {"has no lambda"});
+    }
+  }
 }
 
 TEST_F(TrainConfig, AnEmptyTextIsNamed) {

@@ -1,50 +1,17 @@
 // From files to a trained model: `qdelta tokenize` on every kind of input, then `qdelta train` on its shards.
-#include <lzma.h>
-#include <zlib.h>
-#include <zstd.h>
-
 #include <cmath>
+#include <regex>
 
+#include "compressed.h"
 #include "data/shards.h"
 #include "data/tokenizer.h"
+#include "model/checkpoint.h"
 #include "training_testing.h"
 
 namespace qdelta::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string gzip(const std::string& text) {
-  z_stream stream{};
-  if (::deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK) throw std::runtime_error("zlib");
-  std::string out(::deflateBound(&stream, text.size()), '\0');
-  std::string in = text;
-  stream.next_in = reinterpret_cast<Bytef*>(in.data());
-  stream.avail_in = static_cast<uInt>(in.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  const int end = ::deflate(&stream, Z_FINISH);
-  out.resize(stream.total_out);
-  ::deflateEnd(&stream);
-  if (end != Z_STREAM_END) throw std::runtime_error("zlib");
-  return out;
-}
-std::string xz(const std::string& text) {
-  std::string out(::lzma_stream_buffer_bound(text.size()), '\0');
-  std::size_t size = 0;
-  if (::lzma_easy_buffer_encode(6, LZMA_CHECK_CRC64, nullptr, reinterpret_cast<const std::uint8_t*>(text.data()),
-                                text.size(), reinterpret_cast<std::uint8_t*>(out.data()), &size,
-                                out.size()) != LZMA_OK) {
-    throw std::runtime_error("lzma");
-  }
-  out.resize(size);
-  return out;
-}
-std::string zstd(const std::string& text) {
-  std::string out(::ZSTD_compressBound(text.size()), '\0');
-  out.resize(::ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
-  return out;
-}
 
 // The sentences of a text as JSON lines.
 std::string json_lines(const std::string& text) {
@@ -99,6 +66,109 @@ TEST_F(TrainData, CompressedJsonLinesTrainLikePlainOnes) {
     static_cast<void>(run_well(command("run_" + end, {"--data", shards})));
     expect_same(numbers_of(folder_.file("run_" + end)), numbers);
   }
+}
+
+TEST_F(TrainData, ATextIsReadAsTokenizeReadsIt) {
+  const auto trained = [&](const std::string& name, const std::string& contents, const Words& more = {}) {
+    static_cast<void>(
+        run_well(command("run_" + name, joined({"--text", written(name, contents)}, more), /*steps=*/"3")));
+    return numbers_of(folder_.file("run_" + name));
+  };
+  const std::string text = sample_text(3000);
+  const Numbers plain = trained("a.txt", text);
+  expect_same(trained("a.txt.gz", gzip(text)), plain);
+
+  const std::string lines = json_lines(text);
+  const Numbers documents = trained("a.jsonl", lines);
+  expect_same(trained("a.jsonl.gz", gzip(lines)), documents);
+  expect_same(trained("a.jsonl.xz", xz(lines)), documents);
+  expect_same(trained("a.ndjson.zst", zstd(lines)), documents);
+  expect_same(trained("b.jsonl", std::regex_replace(lines, std::regex("text"), "body"), {"--text-key", "body"}),
+              documents);
+  // The shards hold what tokenize makes of it, in two parts.
+  const auto tokens_of = [](const std::string& folder) {
+    const TokenDataset dataset = TokenDataset::open(folder);
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(dataset.tokens()));
+    dataset.copy(0, ids);
+    return ids;
+  };
+  const std::string run = folder_.file("run_a.jsonl.xz");
+  std::vector<std::int32_t> ids = tokens_of(run + "/data/train");
+  const std::vector<std::int32_t> held_out = tokens_of(run + "/data/validation");
+  ids.insert(ids.end(), held_out.begin(), held_out.end());
+  const std::string shards = tokenize("shards", {folder_.file("a.jsonl")});
+  EXPECT_EQ(ids, tokens_of(shards));
+  // One document is cut in two.
+  EXPECT_EQ(TokenDataset::open({run + "/data/train", run + "/data/validation"}).documents(),
+            TokenDataset::open(shards).documents() + 1);
+  expect_failure(run_qdelta(command("bad", {"--text", written("cut.jsonl.gz", gzip(lines).substr(0, 300))})), 1,
+                 {"cut.jsonl.gz", "too early"});
+}
+
+// One id other than it was, and one that there could be.
+TEST_F(TrainData, DamagedShardsAreNamed) {
+  const std::string shards = tokenize("shards", {written("a.txt", sample_text(4000))});
+  const auto damage = [](const std::string& path) {
+    std::string contents = read_file(path);
+    char& byte = contents[64 + 2 * 1000];
+    byte = byte == 'a' ? 'b' : 'a';
+    write_file(path, contents);
+  };
+  fs::copy(shards, folder_.file("damaged"), fs::copy_options::recursive);
+  const std::string damaged = folder_.file("damaged/tokens-00000.qdt");
+  damage(damaged);
+  const Words pieces{damaged, "damaged", "checksum", "qdelta tokenize"};
+  expect_failure(run_qdelta(command("run", {"--data", shards, folder_.file("damaged")})), 1, pieces);
+  expect_failure(run_qdelta(command("run", {"--data", shards, "--validation", folder_.file("damaged")})), 1, pieces);
+  Words words = command("run", {"--data", folder_.file("damaged")});
+  words[0] = "compare";
+  const RunResult compared = run_qdelta(words);
+  EXPECT_EQ(compared.status, 1);
+  EXPECT_TRUE(contains(compared.err, damaged) && contains(compared.err, "checksum")) << compared.err;
+  // A text's own shards are as old as the run that made them.
+  static_cast<void>(run_well(command("text", {"--text", folder_.file("a.txt")}, "3")));
+  damage(folder_.file("text/data/train/tokens-00000.qdt"));
+  expect_failure(run_qdelta(command("text", {"--text", folder_.file("a.txt"), "--resume"}, "3")), 1,
+                 {"text/data/train/tokens-00000.qdt", "checksum"});
+}
+
+TEST_F(TrainData, TheConfigNamesTheTokenizersSpecialTokens) {
+  const auto config_of = [&](const std::string& run, const Words& more) {
+    static_cast<void>(run_well(command(run, more, "2")));
+    const std::string model = newest_checkpoint(folder_.file(run)).value();
+    static_cast<void>(load_model(model));
+    return nlohmann::json::parse(read_file(model + "/config.json"));
+  };
+  const auto expect_ids = [](const nlohmann::json& config, const nlohmann::json& bos, const nlohmann::json& eos) {
+    EXPECT_EQ(config.at("bos_token_id"), bos);
+    EXPECT_EQ(config.at("eos_token_id"), eos);
+  };
+  const std::string text = written("a.txt", sample_text(6000));
+  expect_ids(config_of("bytes", {"--text", text}), 256, 257);
+  EXPECT_FALSE(config_of("mamba", {"--text", text, "--rule", "mamba", "--mlp", "false"}).contains("pad_token_id"));
+  fs::create_directories(folder_.file("tokenizer"));
+  fs::copy(QDELTA_GOLDEN_DIR "/../data/fixtures/llama2_style.json", folder_.file("tokenizer/tokenizer.json"));
+  static_cast<void>(
+      written("tokenizer/tokenizer_config.json", R"({"bos_token": "</s>", "eos_token": "<s>", "pad_token": "<unk>"})"));
+  for (const Words& more : std::vector<Words>{{}, {"--rule", "mamba", "--mlp", "false"}}) {
+    const std::string name = more.empty() ? "llama" : "llama_mamba";
+    const nlohmann::json config =
+        config_of(name, joined({"--text", text, "--tokenizer", folder_.file("tokenizer")}, more));
+    expect_ids(config, 2, 1);
+    EXPECT_EQ(config.at("pad_token_id"), 0);
+  }
+  // Shards bring theirs; without it there is only what a config says.
+  const std::string shards = tokenize("shards", {text});
+  expect_ids(config_of("shards_run", {"--data", shards}), 256, 257);
+  fs::remove(shards + "/qdelta_tokenizer.json");
+  expect_ids(config_of("without", {"--data", shards}), nullptr, nullptr);
+  const std::string file = written("model.json", R"({"bos_token_id": null, "eos_token_id": 7, "vocab_size": 300})");
+  expect_ids(config_of("by_file", {"--data", shards, "--model-config", file}), nullptr, 7);
+  expect_ids(config_of("by_tokenizer", {"--data", shards, "--tokenizer", "bytes", "--model-config", file}), 256, 257);
+  // Synthetic tokens have none, whatever the config was made for.
+  const Words recall{"--mqar", "32:2:100", "--vocab-size", "64"};
+  expect_ids(config_of("recall", recall), nullptr, nullptr);
+  expect_ids(config_of("recall_by_file", joined(recall, {"--model-config", file})), nullptr, nullptr);
 }
 
 TEST_F(TrainData, ShardsBringTheirTokenizer) {

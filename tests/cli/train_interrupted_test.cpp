@@ -1,4 +1,6 @@
 // `qdelta train` that is stopped, killed, or runs out of disk: what it leaves is whole, and goes on exactly.
+#include <nlohmann/json.hpp>
+
 #include "model/checkpoint.h"
 #include "training_testing.h"
 
@@ -93,6 +95,23 @@ TEST_F(TrainInterrupted, CtrlCFinishesTheStepSavesAndSaysHowToGoOn) {
   expect_same_run("stopped");
 }
 
+// As timeout(1) does it: to the program, and then to the group that it is in.
+TEST_F(TrainInterrupted, TheSameSignalTwiceInARowIsOneWish) {
+  // A step takes longer than what lies between the two.
+  const Words longer{"--rows", "8", "--seq-len", "256", "--hidden-size", "128", "--eval-every", "0"};
+  const std::string run = folder_.file("stopped");
+  Program program(with(command("stopped", "2000"), longer));
+  ASSERT_TRUE(wait_until([&] { return lines_in(log_of(run)) > 0; }));
+  for (int i = 0; i < 3; ++i) {
+    program.send(SIGTERM);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // else they may be taken as one
+  }
+  EXPECT_EQ(program.wait_at_most(std::chrono::seconds(60)).status, 130);
+  const std::optional<std::string> newest = newest_checkpoint(run);
+  ASSERT_TRUE(newest.has_value()) << "the work is lost";
+  EXPECT_EQ(*newest, fmt::format("{}/checkpoints/step-{:08}", run, lines_in(log_of(run))));
+}
+
 TEST_F(TrainInterrupted, ASecondCtrlCEndsItAtOnce) {
   // Steps so long that the first one is still being waited for.
   Words words{"train", "--text", folder_.file("text"), "--out", folder_.file("run"), "--steps", "50", "--warmup", "0"};
@@ -100,9 +119,10 @@ TEST_F(TrainInterrupted, ASecondCtrlCEndsItAtOnce) {
   Program program(words);
   ASSERT_TRUE(wait_until([&] { return fs::exists(log_of(folder_.file("run"))); }));
   program.send(SIGINT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
   program.send(SIGINT);
   EXPECT_EQ(program.wait_at_most(std::chrono::seconds(30)).status, 128 + SIGINT);
+  EXPECT_EQ(newest_checkpoint(folder_.file("run")), std::nullopt) << "it waited for the step";
 }
 
 TEST_F(TrainInterrupted, WithoutResumeAnExistingRunIsNotTouched) {
@@ -144,6 +164,22 @@ TEST_F(TrainInterrupted, AResumedRunMustHaveTheSameSettings) {
   }
   Words words = command("whole", "3", {"--resume", "--gate", "false"});
   EXPECT_TRUE(contains(run_qdelta(words).err, "another model"));
+}
+
+// Which token ends a text is not what a model is: earlier versions wrote other ids.
+TEST_F(TrainInterrupted, AResumedRunMayNameOtherSpecialTokens) {
+  static_cast<void>(run_well(command("whole", "4")));
+  static_cast<void>(run_well(command("older", "4", {"--save-every", "2"})));
+  fs::remove_all(folder_.file("older/checkpoints/step-00000004"));
+  const std::string path = folder_.file("older/checkpoints/step-00000002/config.json");
+  nlohmann::json config = nlohmann::json::parse(read_file(path));
+  config["eos_token_id"] = 2;
+  config.erase("bos_token_id");
+  write_file(path, config.dump());
+  static_cast<void>(run_well(command("older", "4", {"--resume"})));
+  expect_same_run("older");
+  config = nlohmann::json::parse(read_file(folder_.file("older/checkpoints/step-00000004/config.json")));
+  EXPECT_EQ(config.at("eos_token_id"), 257);
 }
 
 TEST_F(TrainInterrupted, AFullDiskLeavesTheLastCheckpointAndItGoesOn) {

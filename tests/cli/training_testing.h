@@ -69,7 +69,6 @@ class Program {
       const int out_file = ::open(out.c_str(), O_WRONLY | O_CREAT, 0600);
       const int err_file = ::open(err.c_str(), O_WRONLY | O_CREAT, 0600);
       if (file_limit > 0) {
-        std::signal(SIGXFSZ, SIG_IGN);  // writes fail instead, as on a full disk
         const rlimit limit{file_limit, file_limit};
         if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(126);
       }

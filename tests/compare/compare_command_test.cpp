@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/training_testing.h"
+#include "io/folder_lock.h"
 #include "plot/plot_testing.h"
 
 namespace qdelta::testing {
@@ -83,6 +84,47 @@ TEST_F(CompareCommand, MoreSeedsAndRulesCanBeAddedOtherSettingsNot) {
   expect_failure(run_qdelta(command("out", "5")), 1, {"begun with other settings", "steps: was 4, is 5"});
   expect_failure(run_qdelta(command("out", "4", {"--lr", "0.5"})), 1, {"lr: was 0.001, is 0.5"});
   EXPECT_EQ(tables("out"), before);
+}
+
+// Tasks may be asked for later; finished runs are then scored, but not trained again.
+TEST_F(CompareCommand, GivesEachModelTheTasks) {
+  static_cast<void>(run_well(command("out")));
+  std::string lines;
+  for (const int label : {0, 1, 0}) {  // so that no answer is right for all of them
+    lines +=
+        nlohmann::json{{"goal", "sweep"}, {"sol1", "a broom"}, {"sol2", "hot water"}, {"label", label}}.dump() + "\n";
+  }
+  write_file(folder_.file("piqa.jsonl"), lines);
+  const Words tasks{"--tasks", "piqa", "--eval-data", folder_.path()};
+  const RunResult scored = run_well(command("out", "4", tasks));
+  EXPECT_TRUE(contains(scored.out, "q_delta seed 1: finished before")) << scored.out;
+  EXPECT_TRUE(contains(scored.out, "piqa acc")) << scored.out;
+  const auto table = [&] { return nlohmann::json::parse(read_file(folder_.file("out/table.json"))); };
+  const nlohmann::json json = table();
+  for (const auto& row : json["rows"]) {
+    ASSERT_EQ(row["scores"]["piqa acc"]["values"].size(), 2) << row;
+    EXPECT_TRUE(row["scores"].contains("validation_loss"));
+    // The same as `qdelta eval` says of the model.
+    const std::string model =
+        folder_.file("out/runs/" + row["variant"].get<std::string>() + "/seed-1/checkpoints/step-00000004");
+    static_cast<void>(run_well({"eval", "--model", model, "--tasks", "piqa", "--data", folder_.path(), "--threads", "1",
+                                "--out", folder_.file("eval.json")}));
+    const auto alone = nlohmann::json::parse(read_file(folder_.file("eval.json")));
+    EXPECT_EQ(row["scores"]["piqa acc"]["values"][0], alone["results"]["piqa"]["acc"]);
+  }
+  const std::string before = tables("out");
+  static_cast<void>(run_well(command("out", "4", tasks)));
+  EXPECT_EQ(tables("out"), before);
+  // Fewer examples are another question.
+  static_cast<void>(run_well(command("out", "4", joined(tasks, {"--limit", "1"}))));
+  EXPECT_NE(table()["rows"], json["rows"]);
+  expect_failure(run_qdelta(command("out", "4", {"--tasks", "piqo"})), 1, {"no task 'piqo'"});
+}
+
+TEST_F(CompareCommand, OneAtATime) {
+  fs::create_directories(folder_.file("out"));
+  const FileDescriptor other = lock_folder(folder_.file("out"));
+  expect_failure(run_qdelta(command("out")), 1, {"another process is at work in", "out"});
 }
 
 TEST_F(CompareCommand, ReadsTheFileThatTrainReads) {

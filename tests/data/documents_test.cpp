@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "data/byte_tokenizer.h"
+#include "data/encode_file.h"
 #include "data_testing.h"
 
 namespace qdelta {
@@ -198,6 +200,32 @@ TEST(Documents, BrokenJsonLines) {
   refuse("[1]", {"array", "object"});
   refuse("{\"body\": \"x\", \"n\": 1}", {"no \"text\"", "--text-key", "such as \"body\""});
   refuse("{\"text\": 1}", {"\"text\" is a number"});
+}
+
+TEST(EncodeFile, TextIsOneDocumentAndJsonLinesAreOneEach) {
+  const TemporaryFolder folder;
+  const ByteTokenizer tokenizer;
+  for (const auto& [suffix, compress] : compressions()) {
+    const std::string text = folder.file(std::string("a.txt") + suffix);
+    write_file(text, compress("ab\n\nc"));
+    const EncodedFile whole = encode_file(tokenizer, text, "text");
+    EXPECT_EQ(whole.ids, (std::vector<std::int32_t>{'a', 'b', '\n', '\n', 'c'})) << suffix;
+    EXPECT_EQ(whole.ends, std::vector<std::size_t>{5});
+    EXPECT_EQ(whole.bytes, 5U);
+    const std::string lines = folder.file(std::string("a.jsonl") + suffix);
+    write_file(lines, compress("{\"body\": \"ab\"}\n{\"body\": \"\"}\n{\"body\": \"c\"}\n"));
+    const EncodedFile documents = encode_file(tokenizer, lines, "body");
+    EXPECT_EQ(documents.ids, (std::vector<std::int32_t>{'a', 'b', 257, 'c', 257})) << suffix;
+    EXPECT_EQ(documents.ends, (std::vector<std::size_t>{3, 5}));
+    EXPECT_EQ(documents.bytes, 3U);
+  }
+  // Longer than what is read at a time.
+  const std::string longer(5'000'001, 'x');
+  write_file(folder.file("b.txt"), longer);
+  EXPECT_EQ(tokenizer.decode(encode_file(tokenizer, folder.file("b.txt"), "text").ids), longer);
+  write_file(folder.file("empty.txt"), "");
+  EXPECT_TRUE(encode_file(tokenizer, folder.file("empty.txt"), "text").ends.empty());
+  expect_error(Status::io, {folder.path(), "directory"}, [&] { return encode_file(tokenizer, folder.path(), "text"); });
 }
 
 TEST(Documents, FilesThatCannotBeRead) {

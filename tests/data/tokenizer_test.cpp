@@ -186,10 +186,12 @@ TEST(LoadTokenizer, RolesComeFromTheFilesBeside) {
   write_file(folder.file("tokenizer.json"), read_file(fixture("llama2_style.json")));
   EXPECT_EQ(load_tokenizer(folder.path())->bos(), 1);
   EXPECT_EQ(load_tokenizer(folder.path())->eos(), 2);
+  EXPECT_EQ(load_tokenizer(folder.path())->pad(), std::nullopt);
   write_file(folder.file("tokenizer_config.json"),
-             R"({"bos_token": {"content": "</s>"}, "eos_token": "<s>", "other": [1]})");
+             R"({"bos_token": {"content": "</s>"}, "eos_token": "<s>", "pad_token": "<unk>", "other": [1]})");
   EXPECT_EQ(load_tokenizer(folder.path())->bos(), 2);
   EXPECT_EQ(load_tokenizer(folder.path())->eos(), 1);
+  EXPECT_EQ(load_tokenizer(folder.path())->pad(), 0);
   const TemporaryFolder copy;
   save_tokenizer(*load_tokenizer(folder.path()), copy.path());
   EXPECT_EQ(load_tokenizer(copy.path())->bos(), 2);

@@ -42,6 +42,24 @@ TEST(Cloze, Prompts) {
             "Ann ran. who?");
 }
 
+TEST(Cloze, TriviaQasOwnLayout) {
+  const std::vector<Question> found = questions(
+      R"({"question": "Who?", "answer": {"value": "Ann Lee", "aliases": ["Ann", "Lee"]},
+          "entity_pages": {"title": ["t"], "wiki_context": ["Ann Lee sang.", "She left."]},
+          "search_results": {"search_context": ["A third"]}})",
+      {ClozeKind::question_answering, true});
+  EXPECT_EQ(found.at(0).prompt, "Ann Lee sang.\nShe left.\nA third. Who?");
+  EXPECT_EQ(found.at(0).answers, (std::vector<std::string>{"Ann Lee", "Ann", "Lee"}));
+}
+
+TEST(Cloze, QuestionsWithoutADocumentAreNamed) {
+  EXPECT_NE(
+      message_of([] {
+        static_cast<void>(questions(R"({"question": "who?", "answer": ["Ann"]})", {ClozeKind::question_answering}));
+      }).find("no document"),
+      std::string::npos);
+}
+
 TEST(Cloze, SquadsOwnFile) {
   const std::vector<Question> found = questions(
       R"({"data": [{"title": "t", "paragraphs": [{"context": "Ann ran.", "qas": [

@@ -147,6 +147,14 @@ TEST(Layouts, WikitextPages) {
   const TemporaryFolder folder;
   write_file(folder.file("w.jsonl"), "{\"page\": \" = One = \\n x\"}\n");
   EXPECT_EQ(read_wikitext(folder.file("w.jsonl")), std::vector<std::string>{" = One = \n x"});
+  // Line by line, as the Hugging Face data set has it.
+  write_file(folder.file("lines.jsonl"), R"({"text": ""}
+{"text": " = One = \n"}
+{"text": " x \n"}
+{"text": " = Two = \n"}
+{"text": " y \n"})");
+  EXPECT_EQ(read_wikitext(folder.file("lines.jsonl")),
+            (std::vector<std::string>{" = One = \n x ", " = Two = \n y \n"}));
   write_file(folder.file("w.txt"), " \n");
   EXPECT_NE(message_of([&] { static_cast<void>(read_wikitext(folder.file("w.txt"))); }).find("w.txt"),
             std::string::npos);

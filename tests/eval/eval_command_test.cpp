@@ -34,6 +34,7 @@ TEST_F(EvalCommand, WritesResultsSettingsAndExamples) {
   EXPECT_EQ(json["results"]["piqa"]["examples"], 2);
   EXPECT_EQ(json["settings"]["bos"], "auto");
   EXPECT_EQ(json["settings"]["batch"], 8);
+  EXPECT_EQ(json["settings"]["data"], folder_.path());
   EXPECT_EQ(json["model"]["hash"].get<std::string>().size(), 16U);
   EXPECT_EQ(lines_in(folder_.file("log.jsonl")), 5U);
   const std::string log = read_file(folder_.file("log.jsonl"));

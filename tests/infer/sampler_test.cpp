@@ -118,18 +118,41 @@ TEST(Sampler, SeedAndStreamDecide) {
   EXPECT_NE(tokens(1, 0), tokens(1, 1));
 }
 
-TEST(Sampler, LogitsThatAreNoNumbersAreNotDrawn) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
+TEST(Sampler, InfiniteLogits) {
   const float infinity = std::numeric_limits<float>::infinity();
-  Sampler greedy(with([](O& o) { o.temperature = 0; }), 0);
-  EXPECT_EQ(greedy.next(std::vector<float>{nan, -5, nan}, {}), 1);
   Sampler sampler(with([](O&) {}), 0);
-  for (int i = 0; i < 50; ++i) EXPECT_EQ(sampler.next(std::vector<float>{nan, -5, -infinity}, {}), 1);
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(sampler.next(std::vector<float>{-infinity, -5, -infinity}, {}), 1);
   for (int i = 0; i < 50; ++i) EXPECT_EQ(sampler.next(std::vector<float>{1, 2, infinity}, {}), 2);
-  // Where there is nothing to choose from, any token is as good.
-  for (int i = 0; i < 50; ++i) {
-    const std::int32_t token = sampler.next(std::vector<float>{nan, nan, nan}, {});
-    EXPECT_TRUE(token >= 0 && token < 3);
+}
+
+TEST(Sampler, RefusesWhatIsNoNumber) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const float temperature : {0.0F, 1.0F}) {
+    Sampler sampler(with([&](O& o) { o.temperature = temperature; }), 0);
+    expect_error(Status::corrupt, {"no number", "not finite"}, [&] {
+      return sampler.next(std::vector<float>{1, -5, nan}, {});
+    });
+  }
+}
+
+// Seeds that lie side by side must not give the same numbers a place further on.
+TEST(Sampler, SeedsHaveNothingInCommon) {
+  const std::vector<float> even(1000, 0.0F);
+  const auto tokens = [&](std::uint64_t seed, std::uint64_t stream) {
+    Sampler sampler(with([&](O& o) { o.seed = seed; }), stream);
+    std::vector<std::int32_t> drawn;
+    for (int i = 0; i < 100; ++i) drawn.push_back(sampler.next(even, {}));
+    return drawn;
+  };
+  const std::vector<std::int32_t> first = tokens(1, 0);
+  for (const auto& other : {tokens(2, 0), tokens(3, 0), tokens(1, 1), tokens(0, 1)}) {
+    for (std::ptrdiff_t shift = 0; shift < 4; ++shift) {
+      std::int64_t equal = 0;
+      for (std::ptrdiff_t i = shift; i < 100; ++i) {
+        equal += first[static_cast<std::size_t>(i)] == other[static_cast<std::size_t>(i - shift)];
+      }
+      EXPECT_LE(equal, 5) << "shifted by " << shift;
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 
+#include "io/folder_lock.h"
 #include "io/mapped_file.h"
 #include "io_testing.h"
 
@@ -145,6 +146,42 @@ TEST(AtomicFile, TargetsThatCannotBe) {
   refuse("", "names no file");
   refuse(folder.file(std::string_view("a\0b", 3)), "NUL");
   EXPECT_EQ(folder.count(), 2);
+}
+
+TEST(AtomicFile, FollowsLinks) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.file("there"));
+  std::filesystem::create_symlink("there/first", folder.file("link"));
+  std::filesystem::create_symlink("../target", folder.file("there/first"));
+  for (const char* text : {"new", "newer"}) {  // the target is not there, then it is
+    write_whole(folder.file("link"), text);
+    EXPECT_EQ(read_file(folder.file("target")), text);
+    EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link")));
+    EXPECT_TRUE(std::filesystem::is_symlink(folder.file("there/first")));
+  }
+  std::filesystem::create_symlink("loop", folder.file("loop"));
+  expect_error(Status::io, {folder.file("loop"), "symbolic links"}, [&] { AtomicFile file(folder.file("loop")); });
+}
+
+TEST(AtomicFile, RefusesWhatIsNoRegularFile) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo(folder.file("pipe").c_str(), 0600), 0);
+  expect_error(Status::io, {folder.file("pipe"), "no regular file"}, [&] { AtomicFile file(folder.file("pipe")); });
+  EXPECT_TRUE(std::filesystem::is_fifo(folder.file("pipe")));
+  std::filesystem::create_symlink(folder.file("pipe"), folder.file("link"));
+  expect_error(Status::io, {folder.file("link"), "no regular file"}, [&] { AtomicFile file(folder.file("link")); });
+}
+
+TEST(FolderLock, OneAtATime) {
+  const TemporaryFolder folder;
+  {
+    const FileDescriptor first = lock_folder(folder.path());
+    EXPECT_TRUE(first);
+    expect_error(Status::io, {folder.path(), "another process"},
+                 [&] { static_cast<void>(lock_folder(folder.path())); });
+  }
+  EXPECT_TRUE(lock_folder(folder.path()));
+  EXPECT_FALSE(lock_folder(folder.file("not there")));
 }
 
 TEST(AtomicFile, FolderThatGoesAwayBeforeCommit) {

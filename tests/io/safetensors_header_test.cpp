@@ -145,8 +145,10 @@ TEST(SafetensorsHeader, Types) {
   refuse_type("32", "dtype must be a string such as \"F32\", not 32");
   refuse_type("[]", "dtype must be a string such as \"F32\", not an array");
   refuse_type("{}", "dtype must be a string such as \"F32\", not an object");
-  refuse_type("\"C64\"", "elements of type C64 are not supported", Status::unsupported);
-  refuse_type("\"F4\"", "elements of type F4 are not supported", Status::unsupported);
+  refuse_type("\"C64\"", "C64 of shape [8] takes 64 bytes");
+  refuse_type("\"F4\"", "F4 of shape [8] takes 4 bytes");
+  // Elements of less than a byte must fill whole ones.
+  refuse_entry(R"({"dtype":"F6_E2M3","shape":[3],"data_offsets":[0,3]})", {"F6_E2M3 of shape [3]", "whole bytes"});
 }
 
 TEST(SafetensorsHeader, Shapes) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <map>
 
 #include "mixers.h"
 #include "model/golden_model.h"
@@ -34,6 +35,46 @@ TEST_P(GoldenModel, LogitsLossAndEveryGradientAgree) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Published, GoldenModel, ::testing::ValuesIn(testing::kGoldenModels));
+
+// Equal seeds give equal tensors whatever else a rule has, and neighbouring seeds have nothing in common.
+TEST(InitialValues, ByNameAndSeed) {
+  ModelConfig config;
+  config.vocab_size = 40;
+  config.hidden_size = 32;
+  config.num_hidden_layers = 2;
+  config.num_heads = 2;
+  config.head_dim = 16;
+  const auto tensors = [&](Rule rule, std::uint64_t seed) {
+    config.rule = rule;
+    const ParameterLayout layout(config);
+    std::vector<float> values(static_cast<std::size_t>(layout.size));
+    initialise(layout, seed, values);
+    std::map<std::string, std::vector<float>> found;
+    for (const NamedSlot& tensor : layout.tensors) {
+      const float* begin = values.data() + tensor.slot.offset;
+      found[tensor.name].assign(begin, begin + tensor.slot.shape.elements());
+    }
+    return found;
+  };
+  const auto q_delta = tensors(Rule::q_delta, 1);
+  const auto gated = tensors(Rule::gated_delta, 1);
+  EXPECT_GT(q_delta.size(), gated.size());
+  for (const auto& [name, values] : gated) EXPECT_EQ(q_delta.at(name), values) << name;
+  const std::vector<float>& first = q_delta.at("lm_head.weight");
+  for (const std::uint64_t seed : {2, 3, 4}) {
+    const auto other_seed = tensors(Rule::q_delta, seed);
+    const std::vector<float>& other = other_seed.at("lm_head.weight");
+    for (std::size_t shift = 0; shift < 4; ++shift) {
+      double product = 0;
+      double square = 0;
+      for (std::size_t i = shift; i < first.size(); ++i) {
+        product += double{first[i]} * double{other[i - shift]};
+        square += double{first[i]} * double{first[i]};
+      }
+      EXPECT_LT(std::abs(product / square), 0.15) << "seed " << seed << ", " << shift << " places on";
+    }
+  }
+}
 
 // Along a random direction in all parameters, the loss changes as the gradients say.
 void expect_gradients(const ModelConfig& config) {

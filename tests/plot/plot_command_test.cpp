@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "cli/cli_testing.h"
+#include "plot/png.h"
 #include "plot_testing.h"
 #include "train/run_log.h"
 
@@ -40,6 +41,27 @@ TEST_F(PlotCommand, WritesAFigure) {
     EXPECT_NE(drawing.find(text), std::string::npos) << text;
   }
   EXPECT_EQ(folder_.names(), (std::vector<std::string>{"first", "loss.svg", "second"}));
+}
+
+TEST_F(PlotCommand, TheEndingOfTheNameSaysWhatIsWritten) {
+  const auto drawn = [&](const std::string& name) {
+    return run_qdelta({"plot", folder_.file("first"), folder_.file("second"), "--out", folder_.file(name)});
+  };
+  EXPECT_EQ(drawn("capital.SVG").status, 0);
+  EXPECT_TRUE(read_file(folder_.file("capital.SVG")).starts_with("<"));
+  for (const char* name : {"both.jpg", "both", ".png", "both.png.gz"}) {
+    expect_failure(drawn(name), 1, {"--out", name, ".svg or .png"});
+    EXPECT_FALSE(std::filesystem::exists(folder_.file(name)));
+  }
+  for (const char* name : {"both.png", "capital.PNG"}) {
+    if (plot::can_write_png()) {
+      EXPECT_EQ(drawn(name).out, "wrote " + folder_.file(name) + "\n");
+      EXPECT_TRUE(read_file(folder_.file(name)).starts_with("\x89PNG\r\n"));
+    } else {
+      expect_failure(drawn(name), 1, {name, "librsvg"});
+      EXPECT_FALSE(std::filesystem::exists(folder_.file(name)));
+    }
+  }
 }
 
 TEST_F(PlotCommand, ShowsInTheTerminalWhereNoFileIsNamed) {

@@ -1,6 +1,8 @@
 // What the server will not do, what it says then, and that it lives on: bad requests, too many of them, clients that go
 // away, keys, and its own end.
 #include <future>
+#include <memory>
+#include <vector>
 
 #include "serving_case.h"
 
@@ -88,6 +90,14 @@ TEST(Limits, WhatIsNoHttpDoesNoHarm) {
   EXPECT_EQ(answer_to(""), "");
   EXPECT_TRUE(serving.healthy());
   EXPECT_EQ(serving.text({{"prompt", "a"}, {"temperature", 0}, {"max_tokens", 3}}).size(), 3U);
+}
+
+// Connections on which nothing is asked must not keep those who do ask from being heard.
+TEST(Limits, IdleConnectionsGiveWay) {
+  const Serving serving(narrow());
+  std::vector<std::unique_ptr<RawClient>> idle;
+  for (int i = 0; i < 25; ++i) idle.push_back(std::make_unique<RawClient>(serving.port()));
+  EXPECT_TRUE(serving.healthy());
 }
 
 TEST(Limits, TwoRequestsOnOneConnection) {

@@ -87,8 +87,8 @@ TEST_F(Checkpoints, OnlyTheLastAreKept) {
   EXPECT_EQ(names(), (Names{"step-00000003", "step-00000004", "step-00000005"}));
   static_cast<void>(save(6, 1));
   EXPECT_EQ(names(), (Names{"step-00000006"}));
-  static_cast<void>(save(7, 0));  // there is always one
-  EXPECT_EQ(names(), (Names{"step-00000007"}));
+  for (const int none : {0, -1}) EXPECT_THROW(static_cast<void>(save(7, none)), Error);  // there is always one
+  EXPECT_EQ(names(), (Names{"step-00000006"}));
 }
 
 TEST_F(Checkpoints, TheNewestIsByNumber) {

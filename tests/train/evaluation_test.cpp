@@ -125,6 +125,20 @@ TEST_F(Evaluation, PatienceSurvivesAnInterruption) {
   EXPECT_EQ(run(options).state.step, 8);
 }
 
+TEST_F(Evaluation, TensorBoardHasValidationInOnePlace) {
+  TrainingOptions options = tiny_run(folder_.file("run"), 4);
+  options.machine_limit = 1e12;
+  static_cast<void>(run(options));
+  std::string events;
+  for (const auto& entry : fs::directory_iterator(options.out)) {
+    if (entry.path().filename().string().starts_with("events.")) events = read_file(entry.path());
+  }
+  for (const char* tag : {"train/loss", "train/fraction_of_limit", "validation/loss", "validation/accuracy"}) {
+    EXPECT_NE(events.find(tag), std::string::npos) << tag;
+  }
+  EXPECT_EQ(events.find("train/validation"), std::string::npos);
+}
+
 TEST_F(Evaluation, ARunThatGetsBetterIsNotEnded) {
   TrainingOptions options = tiny_run(folder_.file("run"), 12);
   options.eval_every = 2;

@@ -1,4 +1,4 @@
-// A 64-bit hash of some texts, to tell one tokenizer from another (FNV-1a; no protection against malice).
+// A 64-bit hash of some texts, to tell one from another (FNV-1a; no protection against malice).
 #pragma once
 
 #include <cstdint>

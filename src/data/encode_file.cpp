@@ -1,0 +1,51 @@
+#include "data/encode_file.h"
+
+#include <span>
+
+#include "data/documents.h"
+#include "data/tokenizer.h"
+
+namespace qdelta {
+namespace {
+
+// However long it is, where DocumentReader would want it cut into documents.
+std::string read_text(const std::string& path) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20U;
+  const auto stream = open_byte_stream(path);
+  std::string text;
+  std::size_t size = 0;
+  for (std::size_t got = kPiece; got > 0; size += got) {
+    text.resize(size + kPiece);
+    got = stream->read(std::span(text).subspan(size));
+  }
+  text.resize(size);
+  return text;
+}
+
+}  // namespace
+
+EncodedFile encode_file(const Tokenizer& tokenizer, const std::string& path, const std::string& text_key) {
+  EncodedFile encoded;
+  if (format_of(path) == DocumentFormat::text) {
+    const std::string text = read_text(path);
+    encoded.ids = tokenizer.encode(text);
+    if (!encoded.ids.empty()) encoded.ends.push_back(encoded.ids.size());
+    encoded.bytes = text.size();
+    return encoded;
+  }
+  DocumentOptions options;
+  options.text_key = text_key;
+  DocumentReader reader(path, options);
+  std::string document;
+  while (reader.next(document)) {
+    encoded.bytes += document.size();
+    const std::vector<std::int32_t> ids = tokenizer.encode(document);
+    if (ids.empty()) continue;
+    encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
+    if (tokenizer.eos()) encoded.ids.push_back(*tokenizer.eos());
+    encoded.ends.push_back(encoded.ids.size());
+  }
+  return encoded;
+}
+
+}  // namespace qdelta
