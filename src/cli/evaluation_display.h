@@ -15,13 +15,14 @@ class EvaluationDisplay {
   explicit EvaluationDisplay(std::string before = "") : before_(std::move(before)) {}
 
   void show(const eval::EvaluationProgress& now) {
-    if (task_ != now.task) {
-      if (!task_.empty()) progress_.finish();
+    const std::string name = before_ + now.task;
+    if (name_ != name) {
+      if (!name_.empty()) progress_.finish();
       begun_ = std::chrono::steady_clock::now();
-      task_ = now.task;
+      name_ = name;
     }
     ProgressState state;
-    state.name = before_ + now.task;
+    state.name = name_;
     state.step = now.done;
     state.total = now.total;
     state.first_step = now.found;
@@ -31,7 +32,7 @@ class EvaluationDisplay {
   void finish() { progress_.finish(); }
 
  private:
-  std::string before_, task_;
+  std::string before_, name_;
   Progress progress_;
   std::chrono::steady_clock::time_point begun_;
 };

@@ -98,9 +98,10 @@ TEST_F(TrainData, ATextIsReadAsTokenizeReadsIt) {
   ids.insert(ids.end(), held_out.begin(), held_out.end());
   const std::string shards = tokenize("shards", {folder_.file("a.jsonl")});
   EXPECT_EQ(ids, tokens_of(shards));
-  // One document is cut in two.
-  EXPECT_EQ(TokenDataset::open({run + "/data/train", run + "/data/validation"}).documents(),
-            TokenDataset::open(shards).documents() + 1);
+  // One document is cut in two, unless the parts meet between two of them.
+  const std::int64_t cut = TokenDataset::open({run + "/data/train", run + "/data/validation"}).documents() -
+                           TokenDataset::open(shards).documents();
+  EXPECT_TRUE(cut == 0 || cut == 1) << cut;
   expect_failure(run_qdelta(command("bad", {"--text", written("cut.jsonl.gz", gzip(lines).substr(0, 300))})), 1,
                  {"cut.jsonl.gz", "too early"});
 }
