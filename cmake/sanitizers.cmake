@@ -24,7 +24,10 @@ if(QDELTA_SANITIZE MATCHES "thread")
   find_library(QDELTA_ARCHER archer HINTS ${resource_folder}/../.. REQUIRED)
   get_filename_component(archer_folder ${QDELTA_ARCHER} DIRECTORY)
   add_link_options(LINKER:--push-state,--no-as-needed ${QDELTA_ARCHER} LINKER:--pop-state,-rpath,${archer_folder})
-  # That runtime reads files which dead processes left; the file says more.
-  add_library(qdelta_tsan_shared_memory OBJECT tests/tsan_shared_memory.cpp)
-  link_libraries($<TARGET_OBJECTS:qdelta_tsan_shared_memory>)
+endif()
+
+if(QDELTA_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  # LLVM's OpenMP runtime reads files which dead processes left; the file says more.
+  add_library(qdelta_shared_memory OBJECT tests/sanitizer_shared_memory.cpp)
+  link_libraries($<TARGET_OBJECTS:qdelta_shared_memory>)
 endif()
