@@ -49,12 +49,6 @@ nlohmann::ordered_json settings_json(const EvalFlags& flags, const Device& devic
   return out;
 }
 
-void write_text(const std::string& path, const std::string& text) {
-  AtomicFile file(path);
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
-}
-
 void write_examples(const std::string& path, const eval::TaskList& tasks,
                     const std::vector<std::vector<nlohmann::json>>& results) {
   AtomicFile file(path);
@@ -151,7 +145,7 @@ void run_eval(EvalFlags& flags) {
   }
   report["results"] = eval::json_of(summary);
   if (!flags.log_examples.empty()) write_examples(flags.log_examples, tasks, results);
-  if (!flags.out.empty()) write_text(flags.out, report.dump(2) + "\n");
+  if (!flags.out.empty()) write_whole(flags.out, report.dump(2) + "\n");
   journal.remove();
   fmt::print("{}", eval::table_of(summary));
 }

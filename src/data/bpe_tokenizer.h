@@ -7,7 +7,7 @@
 //   post-processor   tokens before and after; only in encode_with_special
 //   decoder          back to text (decoders.h)
 //
-// Whatever a file asks for that is not implemented is refused with its name and place. "truncation" and "padding" are
+// Whatever a file asks for that is none of these is refused with its name and place. "truncation" and "padding" are
 // about batches of inputs, not about ids, and are not looked at.
 #pragma once
 

@@ -88,7 +88,7 @@ class Tokenizer {
 };
 
 // Throws Error(io) when a file cannot be read, Error(corrupt) when it is not what it should be, Error(unsupported) when
-// it asks for something that is not implemented (never ids that would be wrong), Error(invalid_argument) when `spec`
+// it asks for something that we do not know (never ids that would be wrong), Error(invalid_argument) when `spec`
 // names nothing that could be a tokenizer.
 [[nodiscard]] std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec);
 

@@ -38,15 +38,8 @@ INSTANTIATE_TEST_SUITE_P(Published, GoldenModel, ::testing::ValuesIn(testing::kG
 
 // Equal seeds give equal tensors whatever else a rule has, and neighbouring seeds have nothing in common.
 TEST(InitialValues, ByNameAndSeed) {
-  ModelConfig config;
-  config.vocab_size = 40;
-  config.hidden_size = 32;
-  config.num_hidden_layers = 2;
-  config.num_heads = 2;
-  config.head_dim = 16;
-  const auto tensors = [&](Rule rule, std::uint64_t seed) {
-    config.rule = rule;
-    const ParameterLayout layout(config);
+  const auto tensors = [](Rule rule, std::uint64_t seed) {
+    const ParameterLayout layout(small_config(rule));
     std::vector<float> values(static_cast<std::size_t>(layout.size));
     initialise(layout, seed, values);
     std::map<std::string, std::vector<float>> found;
