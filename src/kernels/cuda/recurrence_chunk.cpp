@@ -294,31 +294,35 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
   if (plan.at.N == 0) return;
   plan.prepare(context, args.in);
 
-  // V', and the states on the way to it where there are none yet. Where there are, every chunk can start from its own;
-  // but walking a sequence saves reading them, and is faster when there are sequences enough to fill the GPU.
+  // The states and V', which is made on the way to them. Where the caller has the states, V' can be made from them: for
+  // all chunks at once where sequences are too few to fill the GPU, or else on the way back.
   ForwardScanArgs forward = plan.forward_scan(args.in);
+  const bool walks_fill = plan.at.N * plan.at.HV * plan.dims.blocks >= 2 * std::int64_t{context.processors()};
+  const bool fresh_on_the_way_back = args.chunk_states && walks_fill;
   forward.fresh = work.fresh;
-  const std::int64_t walks = plan.at.N * plan.at.HV * plan.dims.blocks;
   if (!args.chunk_states) {
     forward.chunk_states = work.states;
-  } else if (walks < 2 * std::int64_t{context.processors()}) {
+  } else {
     forward.one_chunk = true;
     forward.entry = states_of(args.chunk_states);
   }
-  if (plan.slots > 0) launch_forward_scan(context, forward, plan.bf16);
+  if (plan.slots > 0 && !fresh_on_the_way_back) launch_forward_scan(context, forward, plan.bf16);
 
   BackwardScanArgs backward{};
   backward.dims = plan.dims;
   backward.chunks = plan.chunks;
   backward.erases = plan.traits.erases;
+  backward.mixes = forward.mixes;
   backward.q = forward.q;
   backward.k = forward.k;
+  backward.v = forward.v;
   backward.d_o = tokens_of(args.d_o);
   backward.prepared = plan.prepared;
   backward.d_exit = states_of(args.d_ht);
   backward.d_entry = states_of(args.dh0);
   backward.d_states = work.d_states;
   backward.dv = tokens_of(args.dv);
+  backward.fresh = fresh_on_the_way_back ? work.fresh : nullptr;
   backward.d_residual = work.d_residual;
   backward.states = args.chunk_states ? states_of(args.chunk_states) : read_only(work.states);
   backward.state_sums = work.state_sums;

@@ -3,8 +3,8 @@
 //
 // A call is a few launches over the same workspace:
 //   forward    locate, prepare, forward_scan
-//   backward   locate, prepare, forward_scan (V', and the states where the caller has none), backward_scan, gradients,
-//              and where a row of dq and dk is the work of several blocks, finish_rows
+//   backward   locate, prepare, forward_scan (where the caller has no states, or where sequences are few), backward_scan,
+//              gradients, and where a row of dq and dk is the work of several blocks, finish_rows
 #pragma once
 
 #include <cstddef>
@@ -66,6 +66,7 @@ enum Factor : int {
   kWrite,      // write
   kToEnd,      // exp(G_end - G) / |k|
   kDecay,      // exp(G)
+  kReadBoth,   // mix |k| / |q|, of queries that are added to keys before kReadKey
   kScanFactors,
   // The gradients also need:
   kLogHigh = kScanFactors,  // G / log 2 as the sum of two floats
@@ -123,14 +124,15 @@ struct ForwardScanArgs {
 struct BackwardScanArgs {
   Dims dims;
   Chunks chunks;
-  bool erases;
-  TokensIn q, k, d_o;
+  bool erases, mixes;
+  TokensIn q, k, v, d_o;
   Prepared prepared;
   StatesIn states;     // on entry to every chunk
   StatesIn d_exit;     // optional
   StatesOut d_entry;   // optional
   StatesOut d_states;  // of the exit of every chunk
   TokensOut dv;
+  void* fresh = nullptr;        // where the forward scan did not leave it
   void* d_residual = nullptr;   // dR, laid out as V'
   float* state_sums = nullptr;  // [chunks][value_heads][blocks][kStrips]: parts of sum(S . dS+), of unrounded dS+
 };

@@ -132,6 +132,7 @@ __device__ void gates_of(const PrepareArgs& a, const ChunkPlace& place, int head
     factors[kWrite * kChunk + row] = out[i].write;
     factors[kToEnd * kChunk + row] = to_end * k_norm;
     factors[kDecay * kChunk + row] = decay;
+    factors[kReadBoth * kChunk + row] = out[i].mix * q_norm / k_norm;
     factors[kLogHigh * kChunk + row] = high;
     factors[kLogLow * kChunk + row] = gates.low[row];
     factors[kErase * kChunk + row] = out[i].erase;

@@ -13,6 +13,8 @@
 //   dR  = T^T dV'                                        dV = diag(write) dR
 //   dS  = gamma_C dS+ + (scale diag(gamma) Q)^T dO - (diag(erase gamma) X)^T dR
 //
+// and V' once more, for the gradients.
+//
 // The norms of Q and K are in the factors, so the products take q and k as they are in memory.
 #include "kernels/cuda/recurrence_chunk_device.cuh"
 
@@ -319,19 +321,66 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) forward_kernel(
 // ---------------------------------------------------------------------------------------------------------------------
 // Backward.
 
-// A lane's part of the sum of the products of a strip and its like in device memory.
-template <int kSums>
-__device__ inline float strip_product(const Sum (&strip)[kSums], const MatrixIn& from, int rows, int columns,
-                                      const Lane& lane) {
-  float sum = 0;
+// The strip of a state, as fragments; returns this lane's part of the sum of its products with `d_state`.
+template <class E, int kKeys>
+__device__ inline float read_state(FragmentA<E> (&state)[kKeys / 16], const Sum (&d_state)[kKeys / 8],
+                                   const MatrixIn& from, int keys, int columns, const Lane& lane) {
+  float product = 0;
 #pragma unroll
-  for (int j = 0; j < kSums; ++j) {
-    Sum other[1];
-    load_strip(other, from.below(8 * j), rows - 8 * j, columns, lane);
+  for (int step = 0; step < kKeys / 16; ++step) {
+    Sum part[2];
+    load_strip(part, from.below(16 * step), keys - 16 * step, columns, lane);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sum += strip[j].x[i] * other[0].x[i];
+    for (int i = 0; i < 8; ++i) product += d_state[2 * step + i / 4].x[i % 4] * part[i / 4].x[i % 4];
+    state[step] = fragment_of<E>(part[0], part[1]);
   }
-  return sum;
+  return product;
+}
+
+// V' as in the forward, from the state on entry. To save registers Q S and K S have the same sums: what Q S is to be
+// multiplied by, over what K S is.
+template <class E, int kKeys>
+__device__ inline void make_fresh(const BackwardScanArgs& a, const ScanTiles<E, kKeys>& tiles,
+                                  const FragmentA<E> (&state)[kKeys / 16], const MatrixIn& values, int tokens,
+                                  int columns, std::int64_t slot, int column, const Lane& lane) {
+  Sum fresh[kTokenSums];
+  if (a.erases && a.mixes) {
+    begin_products<E>(fresh);
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step)
+      add_product<kChunk, false>(fresh, state[step], tiles.q, 0, 16 * step, lane);
+    wait_for_products<E>(fresh);
+    scale_strip(fresh, tiles.factor(kReadBoth), lane);
+  }
+  if (a.erases) {
+    begin_products<E>(fresh);
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step)
+      add_product<kChunk, false>(fresh, state[step], tiles.k, 0, 16 * step, lane);
+    wait_for_products<E>(fresh);
+  }
+  Sum value[kTokenSums];
+  load_strip(value, values, tokens, columns, lane);
+#pragma unroll
+  for (int j = 0; j < kTokenSums; ++j) {
+    const float2 write = tiles.factor(kWrite, j, lane);
+    const float2 read_key = tiles.factor(kReadKey, j, lane);
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      fresh[j].x[i] = write.x * value[j].x[i] - read_key.x * fresh[j].x[i];
+      fresh[j].x[i + 1] = write.y * value[j].x[i + 1] - read_key.y * fresh[j].x[i + 1];
+    }
+  }
+  if (a.erases) {
+    FragmentA<E> fragments[kSteps];
+    fragments_of(fragments, fresh);
+    clear(fresh);
+    begin_products<E>(fresh);
+#pragma unroll
+    for (const auto& part : tiles.inverse) add_lower_times<false>(fresh, fragments, part, lane);
+    wait_for_products<E>(fresh);
+  }
+  store_parts<E>(fresh, a.fresh, a.dims, slot, column, lane);
 }
 
 template <class E, int kKeys>
@@ -357,8 +406,9 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel
     const std::int64_t slot = chunk * a.dims.value_heads + head;
     if (chunk < last) tiles.load(a.dims, a.chunks, a.q, a.k, a.d_o, a.prepared, a.erases, chunk, head, block_column);
     store_strip(d_state, matrix_of(a.d_states, chunk, head, 0, column), a.dims.keys, a.d_states.columns - column, lane);
-    float product = strip_product(d_state, matrix_of(a.states, chunk, head, 0, column), a.dims.keys,
-                                  a.states.columns - column, lane);
+    FragmentA<E> state[kKeys / 16];
+    float product = read_state<E, kKeys>(state, d_state, matrix_of(a.states, chunk, head, 0, column), a.dims.keys,
+                                         a.states.columns - column, lane);
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) product += __shfl_xor_sync(~0u, product, step);
     if (lane.index == 0)
@@ -366,6 +416,10 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel
     wait_for_copies<0>();
     publish_tiles();
     __syncthreads();
+
+    const ChunkPlace place = place_of(a.chunks, chunk);
+    if (a.fresh != nullptr)
+      make_fresh<E, kKeys>(a, tiles, state, rows_of(a.v, place, head, column), place.rows, columns, slot, column, lane);
 
     Sum grad[kTokenSums];  // dV', then dR
     FragmentA<E> fragments[kSteps], d_out[kSteps];
@@ -419,7 +473,6 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel
       fragments[step] = fragment_of<E>(of_keys[0], of_keys[1]);
     }
     scale_strip(grad, tiles.factor(kWrite), lane);
-    const ChunkPlace place = place_of(a.chunks, chunk);
     store_strip(grad, rows_of(a.dv, place, head, column), place.rows, columns, lane);
     scale_all(d_state, tiles.whole_decay());
     begin_products<E>(d_state);
