@@ -339,12 +339,12 @@ __device__ inline float read_state(FragmentA<E> (&state)[kKeys / 16], const Sum 
 
 // V' as in the forward, from the state on entry. To save registers Q S and K S have the same sums: what Q S is to be
 // multiplied by, over what K S is.
-template <class E, int kKeys>
+template <bool kErases, class E, int kKeys>
 __device__ inline void make_fresh(const BackwardScanArgs& a, const ScanTiles<E, kKeys>& tiles,
                                   const FragmentA<E> (&state)[kKeys / 16], const MatrixIn& values, int tokens,
                                   int columns, std::int64_t slot, int column, const Lane& lane) {
   Sum fresh[kTokenSums];
-  if (a.erases && a.mixes) {
+  if (kErases && a.mixes) {
     begin_products<E>(fresh);
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step)
@@ -352,7 +352,7 @@ __device__ inline void make_fresh(const BackwardScanArgs& a, const ScanTiles<E, 
     wait_for_products<E>(fresh);
     scale_strip(fresh, tiles.factor(kReadBoth), lane);
   }
-  if (a.erases) {
+  if constexpr (kErases) {
     begin_products<E>(fresh);
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step)
@@ -371,7 +371,7 @@ __device__ inline void make_fresh(const BackwardScanArgs& a, const ScanTiles<E, 
       fresh[j].x[i + 1] = write.y * value[j].x[i + 1] - read_key.y * fresh[j].x[i + 1];
     }
   }
-  if (a.erases) {
+  if constexpr (kErases) {
     FragmentA<E> fragments[kSteps];
     fragments_of(fragments, fresh);
     clear(fresh);
@@ -383,7 +383,9 @@ __device__ inline void make_fresh(const BackwardScanArgs& a, const ScanTiles<E, 
   store_parts<E>(fresh, a.fresh, a.dims, slot, column, lane);
 }
 
-template <class E, int kKeys>
+// Whether the rule erases is known at compile time: a branch around one of the products would make the compiler wait
+// for each of them.
+template <class E, int kKeys, bool kErases>
 __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel(const BackwardScanArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const ScanTiles<E, kKeys> tiles(memory);
@@ -397,14 +399,14 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel
   const std::int64_t begin = first_chunk(a.chunks, sequence);
 
   const std::int64_t last = begin + chunk_count(a.chunks, sequence) - 1;
-  if (last >= begin) tiles.load(a.dims, a.chunks, a.q, a.k, a.d_o, a.prepared, a.erases, last, head, block_column);
+  if (last >= begin) tiles.load(a.dims, a.chunks, a.q, a.k, a.d_o, a.prepared, kErases, last, head, block_column);
   Sum d_state[kKeys / 8];
   if (a.d_exit.data != nullptr)
     load_strip(d_state, matrix_of(a.d_exit, sequence, head, 0, column), a.dims.keys, a.d_exit.columns - column, lane);
 
   for (std::int64_t chunk = last; chunk >= begin; --chunk) {
     const std::int64_t slot = chunk * a.dims.value_heads + head;
-    if (chunk < last) tiles.load(a.dims, a.chunks, a.q, a.k, a.d_o, a.prepared, a.erases, chunk, head, block_column);
+    if (chunk < last) tiles.load(a.dims, a.chunks, a.q, a.k, a.d_o, a.prepared, kErases, chunk, head, block_column);
     store_strip(d_state, matrix_of(a.d_states, chunk, head, 0, column), a.dims.keys, a.d_states.columns - column, lane);
     FragmentA<E> state[kKeys / 16];
     float product = read_state<E, kKeys>(state, d_state, matrix_of(a.states, chunk, head, 0, column), a.dims.keys,
@@ -419,7 +421,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel
 
     const ChunkPlace place = place_of(a.chunks, chunk);
     if (a.fresh != nullptr)
-      make_fresh<E, kKeys>(a, tiles, state, rows_of(a.v, place, head, column), place.rows, columns, slot, column, lane);
+      make_fresh<kErases>(a, tiles, state, rows_of(a.v, place, head, column), place.rows, columns, slot, column, lane);
 
     Sum grad[kTokenSums];  // dV', then dR
     FragmentA<E> fragments[kSteps], d_out[kSteps];
@@ -440,7 +442,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel
 #pragma unroll
     for (const auto& part : tiles.attend) add_lower_times<true>(grad, d_out, part, lane);
     wait_for_products<E>(grad);
-    if (a.erases) {
+    if constexpr (kErases) {
       fragments_of(fragments, grad);
       clear(grad);
       begin_products<E>(grad);
@@ -478,7 +480,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel
     begin_products<E>(d_state);
     add_rows_transposed_times<E, kKeys>(d_state, tiles.q, d_out, lane);
     wait_for_products<E>(d_state);
-    if (a.erases) {
+    if constexpr (kErases) {
       begin_products<E>(d_state);
       add_rows_transposed_times<E, kKeys>(d_state, tiles.k, fragments, lane);
       wait_for_products<E>(d_state);
@@ -506,9 +508,10 @@ void launch(const Context& context, const ForwardScanArgs& args) {
 template <class E, int kKeys>
 void launch(const Context& context, const BackwardScanArgs& args) {
   constexpr int kMemory = ScanTiles<E, kKeys>::bytes();
-  allow_shared_memory(context, reinterpret_cast<const void*>(backward_kernel<E, kKeys>), kMemory);
+  const auto kernel = args.erases ? backward_kernel<E, kKeys, true> : backward_kernel<E, kKeys, false>;
+  allow_shared_memory(context, reinterpret_cast<const void*>(kernel), kMemory);
   const auto blocks = static_cast<unsigned>(args.chunks.sequences * args.dims.value_heads * args.dims.blocks);
-  backward_kernel<E, kKeys><<<blocks, kThreads, kMemory, context.stream()>>>(args);
+  kernel<<<blocks, kThreads, kMemory, context.stream()>>>(args);
   check_launch("recurrence backward scan");
 }
 
