@@ -79,6 +79,9 @@ DeviceDecoder::DeviceDecoder(ModelRunner& runner, const Device& device, ModelSta
 std::span<const std::int32_t> DeviceDecoder::next() {
   step_.play();
   copy_out(device_, tokens_.data(), device_tokens_.data(), device_tokens_.size());
+  for (std::size_t row = 0; row < tokens_.size(); ++row) {
+    if (slots_[row] >= 0 && tokens_[row] < 0) fail_without_numbers();
+  }
   return tokens_;
 }
 

@@ -16,15 +16,17 @@ void SamplingOptions::check() const {
           repetition_penalty);
 }
 
+void fail_without_numbers() {
+  fail(Status::corrupt, "the model gives no number for a token: its weights or activations are not finite");
+}
+
 Sampler::Sampler(const SamplingOptions& options, std::uint64_t stream)
     : options_(options), random_(mixed_seed(options.seed, stream)) {}
 
 std::int32_t Sampler::next(std::span<const float> logits, std::span<const std::int32_t> seen) {
   candidates_.resize(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (std::isnan(logits[i])) {
-      fail(Status::corrupt, "the model gives no number for a token: its weights or activations are not finite");
-    }
+    if (std::isnan(logits[i])) fail_without_numbers();
     candidates_[i] = {logits[i], static_cast<std::int32_t>(i)};
   }
   if (options_.repetition_penalty != 1.0F) {

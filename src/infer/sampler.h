@@ -21,6 +21,9 @@ struct SamplingOptions {
   void check() const;
 };
 
+// Says that logits hold a NaN.
+[[noreturn]] void fail_without_numbers();
+
 // One per sequence: it has its own random numbers, so a sequence samples the same alone and in a batch.
 class Sampler {
  public:

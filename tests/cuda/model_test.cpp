@@ -218,5 +218,22 @@ TEST_F(ModelOnGpu, SampledTextRepeatsWithItsSeed) {
   EXPECT_NE(text_of(1), text_of(2));
 }
 
+// The prompt is read well, its first token is not: the card, not the host, meets the NaN.
+TEST_F(ModelOnGpu, GenerationRefusesWhatIsNoNumber) {
+  const ByteTokenizer tokenizer;
+  const auto model = speaking_model(speaking_config());
+  const std::vector<std::int32_t> prompt = bytes_of("ZYX");
+  const auto generate = [&](std::int64_t tokens) {
+    Generator generator(*model, tokenizer, device(DType::bf16));
+    ModelStates states(model->config(), 1, device(DType::bf16));
+    return generator.generate({prompt}, greedy(tokens), states, {0})[0];
+  };
+  const std::int32_t first = generate(1).tokens[0];
+  model->parameters()[static_cast<std::size_t>(model->layout().embeddings.offset +
+                                               first * model->config().hidden_size)] = NAN;
+  EXPECT_EQ(generate(1).tokens[0], first);
+  expect_error(Status::corrupt, {"no number", "not finite"}, [&] { return generate(5); });
+}
+
 }  // namespace
 }  // namespace qdelta::testing

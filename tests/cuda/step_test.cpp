@@ -195,7 +195,7 @@ Drawn draw(const Tensor& logits, const SamplingOptions& options, std::vector<std
   const auto rows = static_cast<std::size_t>(logits.shape()[0]);
   if (draws.empty()) draws.resize(rows);
   const DeviceTensor dev(logits, place);
-  const DeviceVector<std::int32_t> tokens(std::vector<std::int32_t>(rows, -1));
+  const DeviceVector<std::int32_t> tokens(std::vector<std::int32_t>(rows, -7));
   const DeviceVector<std::uint64_t> dev_draws(draws);
   const DeviceVector<std::uint32_t> dev_seen(seen);
   cuda::Sample args;
@@ -250,14 +250,20 @@ TEST(CudaSample, MostLikely) {
   }
 }
 
-TEST(CudaSample, NaNIsNeverChosen) {
+TEST(CudaSample, NaNGivesNoToken) {
   QDELTA_NEEDS_DEVICE();
-  Tensor logits(DType::f32, {2, 6});
-  for (std::size_t i = 0; i < 12; ++i) logits.as<float>()[i] = i % 6 == 4 ? 0.5F : NAN;
-  SamplingOptions options;
-  EXPECT_EQ(draw(logits, options, {}).tokens, (std::vector<std::int32_t>{4, 4}));
-  options.temperature = 0;
-  EXPECT_EQ(draw(logits, options, {}).tokens, (std::vector<std::int32_t>{4, 4}));
+  for (const std::int64_t width : {6, 70000}) {  // within shared memory, and beyond it
+    Tensor logits(DType::f32, {3, width});
+    std::fill(logits.as<float>().begin(), logits.as<float>().end(), 0.0F);
+    for (const std::int64_t at : {std::int64_t{4}, 2 * width + 4})
+      logits.as<float>()[static_cast<std::size_t>(at)] = 90;
+    logits.as<float>()[static_cast<std::size_t>(3 * width - 1)] = NAN;
+    logits.as<float>()[static_cast<std::size_t>(width + 5)] = -NAN;
+    SamplingOptions options;
+    EXPECT_EQ(draw(logits, options, {}).tokens, (std::vector<std::int32_t>{4, -1, -1}));
+    options.temperature = 0;
+    EXPECT_EQ(draw(logits, options, {}).tokens, (std::vector<std::int32_t>{4, -1, -1}));
+  }
 }
 
 // Frequencies of many rows with the same logits, each row a stream of its own.

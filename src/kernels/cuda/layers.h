@@ -97,7 +97,7 @@ void recurrence_step(const Context& context, const RecurrenceStep& args);
 // counted by its draws, so a sequence samples the same alone and in a batch.
 struct Sample {
   ConstTensorView logits;                  // [R, vocabulary] f32 or bf16
-  std::span<std::int32_t> tokens;          // [R], written
+  std::span<std::int32_t> tokens;          // [R], written; -1 for a row with a NaN
   SamplingOptions options;                 // for all rows
   std::span<const std::uint64_t> streams;  // [R]; empty: row r has stream r
   std::span<std::uint64_t> draws;          // [R]: tokens drawn so far, counted up; may be empty where temperature is 0

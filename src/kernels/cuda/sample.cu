@@ -131,9 +131,10 @@ struct Candidates {
   std::int64_t row;
   float* held;
   Shared& shared;
-  float most = 0;        // the largest logit
-  float to_log2 = 0;     // log2(e) / temperature
-  bool weights = false;  // what the values are
+  bool undefined = false;  // this thread met a NaN
+  float most = 0;          // the largest logit
+  float to_log2 = 0;       // log2(e) / temperature
+  bool weights = false;    // what the values are
   Cut by_logit, by_weight;
 
   __device__ Candidates(const Sampling<T>& args, std::int64_t r, float* memory, Shared& space)
@@ -152,8 +153,8 @@ struct Candidates {
     *reinterpret_cast<float4*>(held + token_of(round)) = {v[0], v[1], v[2], v[3]};
   }
 
-  // Logits of this thread, the penalty applied; -infinity beyond the row and for NaN.
-  __device__ void load(int round, float (&z)[kPack]) const {
+  // Logits of this thread, the penalty applied; -infinity beyond the row.
+  __device__ void load(int round, float (&z)[kPack]) {
     const int first = token_of(round);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) z[i] = -INFINITY;
@@ -174,7 +175,7 @@ struct Candidates {
     }
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-      if (isnan(z[i])) z[i] = -INFINITY;
+      undefined = undefined || isnan(z[i]);
       if ((bits >> static_cast<unsigned>(i) & 1U) != 0) z[i] = z[i] > 0 ? z[i] / a.penalty : z[i] * a.penalty;
     }
   }
@@ -184,7 +185,7 @@ struct Candidates {
     return w < a.min_p ? 0.0F : w;
   }
   // The values of a round as they now are.
-  __device__ void get(int round, float (&v)[kPack]) const {
+  __device__ void get(int round, float (&v)[kPack]) {
     if (round < a.held) {
       const float4 four = *reinterpret_cast<const float4*>(held + token_of(round));
       v[0] = four.x;
@@ -203,7 +204,7 @@ struct Candidates {
     }
   }
   template <class Body>
-  __device__ void for_each(const Body& body) const {
+  __device__ void for_each(const Body& body) {
 #pragma unroll 2
     for (int round = 0; round < a.held; ++round) {
       float v[kPack];
@@ -219,7 +220,7 @@ struct Candidates {
     }
   }
   template <class Change>
-  __device__ void change_held(const Change& change) const {
+  __device__ void change_held(const Change& change) {
     for (int round = 0; round < a.held; ++round) {
       float v[kPack];
       get(round, v);
@@ -239,7 +240,7 @@ struct Candidates {
 
   // How much lies at or above a threshold: the number of candidates, or their weight.
   template <bool Mass>
-  __device__ Tally tally(float threshold) const {
+  __device__ Tally tally(float threshold) {
     Tally mine;
     float sum = 0;
     for_each([&](float v, int /*token*/) {
@@ -301,7 +302,7 @@ struct Candidates {
   }
 
   // The candidate at `uniform` of all the weight.
-  __device__ int draw(double uniform, int fallback) const {
+  __device__ int draw(double uniform, int fallback) {
     float sum = 0;
     for_each([&](float w, int /*token*/) { sum += w; });
     double total = 0;
@@ -341,11 +342,12 @@ __global__ __launch_bounds__(kSampleThreads, 1) void sample_kernel(const __grid_
     if (token < a.width) best.add({z, token});
   });
   best = join(best, shared);
-  int token = best.token;
+  const bool undefined = __syncthreads_or(candidates.undefined ? 1 : 0) != 0;
+  int token = undefined ? -1 : best.token;
   if (a.temperature > 0) {
     const std::uint64_t stream = a.streams == nullptr ? static_cast<std::uint64_t>(row) : a.streams[row];
     const double uniform = philox_uniform(a.seed, stream, a.draws[row]);
-    if (isfinite(best.logit)) {
+    if (!undefined && isfinite(best.logit)) {
       candidates.most = best.logit;
       candidates.to_log2 = kLog2e / a.temperature;
       if (a.top_k > 0 && a.top_k < a.width) candidates.template keep_first<false>(a.top_k);
@@ -358,7 +360,7 @@ __global__ __launch_bounds__(kSampleThreads, 1) void sample_kernel(const __grid_
   if (threadIdx.x != 0) return;
   a.tokens[row] = token;
   if (a.draws != nullptr) ++a.draws[row];
-  if (a.seen != nullptr) {
+  if (a.seen != nullptr && token >= 0) {
     a.seen[row * ((a.width + 31) / 32) + token / 32] |= std::uint32_t{1} << static_cast<unsigned>(token % 32);
   }
 }
