@@ -259,7 +259,10 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
   DeviceTensor chunk_states(device, device.gpu == nullptr ? DType::f32 : options.dtype,
                             {recurrence_chunk_count(data.in, run), s.heads, s.K, s.V});
   forward.chunk_states = chunk_states.view();
-  const RecurrenceBackward backward = data.backward(run, chunk_states.view());
+  RecurrenceBackward backward = data.backward(run, chunk_states.view());
+  DeviceBuffer kept(device, recurrence_kept(device, data.in.rule, recurrence_chunk_count(data.in, run) * s.heads));
+  forward.kept = {kept.data(), kept.size()};
+  backward.kept = forward.kept;
   const std::span<std::byte> space =
       watch.scratch(std::max(recurrence_workspace(device, forward), recurrence_workspace(device, backward)));
   recurrence_forward(device, forward, space);

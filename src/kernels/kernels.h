@@ -61,6 +61,8 @@ struct RecurrenceForward {
   // f32 [chunks, HV, K, V]: the state on entry to every chunk, for the backward; optional. chunks = sum over sequences
   // of ceil(length / chunk). The chunk form only.
   TensorView chunk_states;
+  // recurrence_kept() bytes, for the backward: what it would otherwise compute once more; optional.
+  std::span<std::byte> kept;
   Execution run;
 };
 
@@ -70,10 +72,11 @@ struct RecurrenceBackward {
   ConstTensorView d_o;           // [B, T, HV, V]
   ConstTensorView d_ht;          // [N, HV, K, V]  f32; missing: zeros
   ConstTensorView chunk_states;  // as the forward left them; missing: computed again
-  TensorView dq, dk, dv;         // shaped like q, k, v; f32 or bf16
-  TensorView dg;                 // [B, T, HV]
-  TensorView dbeta, dlambda;     // optional
-  TensorView dh0;                // [N, HV, K, V]  f32; optional
+  std::span<const std::byte> kept;
+  TensorView dq, dk, dv;      // shaped like q, k, v; f32 or bf16
+  TensorView dg;              // [B, T, HV]
+  TensorView dbeta, dlambda;  // optional
+  TensorView dh0;             // [N, HV, K, V]  f32; optional
   Execution run;
 };
 
@@ -110,6 +113,9 @@ void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace)
 
 // The number of chunks of all sequences together: the first extent of chunk_states.
 [[nodiscard]] std::int64_t recurrence_chunk_count(const RecurrenceInputs& in, const Execution& run);
+// What a forward can keep for its backward beside the states, for so many chunks of all value heads together. Nothing
+// on the CPU.
+[[nodiscard]] std::size_t recurrence_kept(const Device& device, Rule rule, std::int64_t chunks);
 
 // Floating-point operations per token and head of the chunk form (multiply and add count as two).
 [[nodiscard]] constexpr double chunk_forward_flop(double K, double V, double C) { return 6 * K * V + 4 * C * (K + V); }

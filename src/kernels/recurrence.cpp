@@ -119,6 +119,17 @@ std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward&
   return recurrence_workspace(args);
 }
 
+std::size_t recurrence_kept(const Device& device, Rule rule, std::int64_t chunks) {
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_kept(rule, chunks);
+#else
+  (void)device;
+  (void)rule;
+  (void)chunks;
+#endif
+  return 0;
+}
+
 std::size_t recurrence_workspace(const Device& device, const RecurrenceStep& args) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return 0;

@@ -34,8 +34,9 @@ std::int64_t Batch::common_length() const {
   return length;
 }
 
-BlockActivations::BlockActivations(const ModelConfig& c, const BlockLayout& layout, DType dtype, std::int64_t rows,
-                                   std::int64_t chunks, BumpAllocator& memory) {
+BlockActivations::BlockActivations(const ModelConfig& c, const BlockLayout& layout, const Device& device,
+                                   std::int64_t rows, std::int64_t chunks, BumpAllocator& memory) {
+  const DType dtype = device.activations;
   const bool mamba = c.mixer == Mixer::mamba;
   attn_inverse_rms = take(memory, {rows});
   projected = take_rows(memory, rows, layout.projected, dtype);
@@ -48,6 +49,10 @@ BlockActivations::BlockActivations(const ModelConfig& c, const BlockLayout& layo
   }
   // The scan's states lose too much in bfloat16: its backward goes through many tokens from each.
   if (chunks > 0) chunk_states = take(memory, c.recurrent_states(chunks), mamba ? DType::f32 : dtype);
+  if (chunks > 0 && !mamba) {
+    const std::size_t bytes = recurrence_kept(device, c.rule, chunks * c.value_heads());
+    kept = {memory.take<std::byte>(static_cast<std::int64_t>(bytes)), bytes};
+  }
   o = take(memory, {rows, mamba ? c.inner_width() : c.value_width()}, dtype);
   middle = take(memory, {rows, c.hidden_size});
   mlp_inverse_rms = take(memory, {rows});

@@ -32,6 +32,7 @@ struct BlockActivations {
   TensorView low;               // Mamba: dt before its last projection, B and C
   TensorView dt;                // Mamba: [N, inner width]
   TensorView chunk_states;      // as ModelConfig::recurrent_states; missing where only a forward is wanted
+  std::span<std::byte> kept;    // by the recurrence, likewise
   TensorView o;                 // of the recurrence; of Mamba's scan, gated
   TensorView middle;            // the residual stream between mixer and MLP, f32
   TensorView mlp_inverse_rms;   // [N] f32
@@ -39,7 +40,7 @@ struct BlockActivations {
 
   // Takes the memory of one block; `chunks` (kept_states) is zero where only a forward is wanted. `x` is given by the
   // caller. What the model's mixer has no use for stays missing.
-  BlockActivations(const ModelConfig& config, const BlockLayout& layout, DType dtype, std::int64_t rows,
+  BlockActivations(const ModelConfig& config, const BlockLayout& layout, const Device& device, std::int64_t rows,
                    std::int64_t chunks, BumpAllocator& memory);
 };
 

@@ -138,7 +138,7 @@ struct ModelRunner::Plan {
     const bool keeps = training && !recompute;
     for (std::size_t i = 0; i < (training ? layers + 1 : 2); ++i) stream.push_back(take(memory, {rows, c.hidden_size}));
     for (std::size_t i = 0; i < (keeps ? layers : 1); ++i) {
-      blocks.emplace_back(c, layout.blocks[i], device.activations, rows, training ? chunks : 0, memory);
+      blocks.emplace_back(c, layout.blocks[i], device, rows, training ? chunks : 0, memory);
     }
     inverse_rms = take(memory, {rows});
     normed = take(memory, {rows, c.hidden_size}, device.activations);

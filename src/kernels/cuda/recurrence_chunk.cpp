@@ -124,7 +124,8 @@ struct Plan {
   std::int64_t slots;
   const RuleTraits& traits;
 
-  Plan(const RecurrenceInputs& in, bool bf16_operands, bool backward, BumpAllocator& memory)
+  // `kept` has the matrices and factors; null: they are in the workspace.
+  Plan(const RecurrenceInputs& in, bool bf16_operands, bool backward, BumpAllocator& memory, std::byte* kept)
       : at(in, kChunk), bf16(bf16_operands), slots(at.total_chunks * at.HV), traits(traits_of(in.rule)) {
     dims.heads = static_cast<int>(at.H);
     dims.value_heads = static_cast<int>(at.HV);
@@ -141,10 +142,18 @@ struct Plan {
       chunks.first = memory.take<std::int64_t>(at.N + 1);
       chunks.owner = memory.take<std::int32_t>(at.total_chunks);
     }
-    prepared.attend = operands(memory, matrix_parts(bf16) * kMatrix);
-    if (traits.erases) prepared.inverse = operands(memory, matrix_parts(bf16) * kMatrix);
-    if (traits.erases && backward) prepared.read = operands(memory, matrix_parts(bf16) * kMatrix);
+    BumpAllocator elsewhere(kept);
+    prepared = take_prepared(traits, slots, backward || kept != nullptr, kept == nullptr ? memory : elsewhere);
+  }
+
+  // The parts of a matrix take as much as float32, in either type.
+  static Prepared take_prepared(const RuleTraits& traits, std::int64_t slots, bool backward, BumpAllocator& memory) {
+    Prepared prepared;
+    prepared.attend = memory.take<float>(slots * kMatrix);
+    if (traits.erases) prepared.inverse = memory.take<float>(slots * kMatrix);
+    if (traits.erases && backward) prepared.read = memory.take<float>(slots * kMatrix);
     prepared.factors = memory.take<float>(slots * kFactors * kChunk);
+    return prepared;
   }
 
   [[nodiscard]] std::int64_t operand_size() const { return bf16 ? 2 : 4; }
@@ -168,13 +177,14 @@ struct Plan {
     return operands(memory, std::int64_t{matrix_parts(bf16)} * kChunk * dims.blocks * kColumns);
   }
 
+  void locate(const Context& context, const RecurrenceInputs& in) const {
+    if (chunks.offsets == nullptr) return;
+    // From pageable memory: the call returns when it has been read.
+    QDELTA_CUDA(cudaMemcpyAsync(const_cast<std::int64_t*>(chunks.offsets), in.cu_seqlens.data(),
+                                in.cu_seqlens.size_bytes(), cudaMemcpyHostToDevice, context.stream()));
+    launch_locate(context, chunks);
+  }
   void prepare(const Context& context, const RecurrenceInputs& in) const {
-    if (chunks.offsets != nullptr) {
-      // From pageable memory: the call returns when it has been read.
-      QDELTA_CUDA(cudaMemcpyAsync(const_cast<std::int64_t*>(chunks.offsets), in.cu_seqlens.data(),
-                                  in.cu_seqlens.size_bytes(), cudaMemcpyHostToDevice, context.stream()));
-      launch_locate(context, chunks);
-    }
     if (slots == 0) return;
     PrepareArgs args{dims,
                      chunks,
@@ -212,16 +222,29 @@ bool bf16_operands(const RecurrenceInputs& in) {
   return in.qk_l2norm && in.q.dtype == DType::bf16 && in.k.dtype == DType::bf16 && in.v.dtype == DType::bf16;
 }
 
-void check_space(std::span<std::byte> workspace, std::size_t needed) {
-  require(workspace.size() >= needed, "the workspace has {} bytes, {} are needed", workspace.size(), needed);
-  require(needed == 0 || reinterpret_cast<std::uintptr_t>(workspace.data()) % kWorkspaceAlignment == 0,
-          "the workspace does not start at a multiple of {} bytes", kWorkspaceAlignment);
+void check_space(std::string_view name, std::span<const std::byte> space, std::size_t needed, std::size_t alignment) {
+  require(space.size() >= needed, "{} has {} bytes, {} are needed", name, space.size(), needed);
+  require(needed == 0 || reinterpret_cast<std::uintptr_t>(space.data()) % alignment == 0,
+          "{} does not start at a multiple of {} bytes", name, alignment);
+}
+void check_workspace(std::span<const std::byte> workspace, std::size_t needed) {
+  check_space("the workspace", workspace, needed, kWorkspaceAlignment);
+}
+void check_kept(std::span<const std::byte> kept, Rule rule, std::int64_t slots) {
+  if (!kept.empty()) check_space("what is kept", kept, recurrence_chunk_kept(rule, slots), kAlignment);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // What the backward needs beyond that.
 
 struct BackwardPlan {
+  static bool narrow(const RecurrenceBackward& args) { return bf16_operands(args.in) && args.d_o.dtype == DType::bf16; }
+  // What the forward kept, where it worked with operands of the same type. It is only read.
+  static std::byte* takes_over(const RecurrenceBackward& args) {
+    const bool usable = !args.kept.empty() && narrow(args) == bf16_operands(args.in);
+    return usable ? const_cast<std::byte*>(args.kept.data()) : nullptr;
+  }
+
   BumpAllocator memory;
   Plan plan;
   StatesOut states;  // where the caller has none
@@ -232,7 +255,7 @@ struct BackwardPlan {
   float *dq_parts = nullptr, *dk_parts = nullptr, *d_key_square = nullptr;
 
   BackwardPlan(const RecurrenceBackward& args, std::byte* base)
-      : memory(base), plan(args.in, bf16_operands(args.in) && args.d_o.dtype == DType::bf16, true, memory) {
+      : memory(base), plan(args.in, narrow(args), true, memory, takes_over(args)) {
     if (!args.chunk_states) states = plan.operand_states(memory);
     d_states = plan.operand_states(memory);
     fresh = plan.operand_rows(memory);
@@ -265,7 +288,13 @@ void allow_shared_memory(const Context& context, const void* kernel, int bytes) 
 std::size_t recurrence_chunk_workspace(const Context& /*context*/, const RecurrenceForward& args) {
   check_call(args, cpu::RecurrenceLayout(args.in, kChunk));
   BumpAllocator memory(nullptr);
-  (void)Plan(args.in, bf16_operands(args.in), false, memory);
+  (void)Plan(args.in, bf16_operands(args.in), false, memory, args.kept.data());
+  return memory.used();
+}
+
+std::size_t recurrence_chunk_kept(Rule rule, std::int64_t chunks) {
+  BumpAllocator memory(nullptr);
+  (void)Plan::take_prepared(traits_of(rule), chunks, true, memory);
   return memory.used();
 }
 
@@ -275,10 +304,12 @@ std::size_t recurrence_chunk_workspace(const Context& /*context*/, const Recurre
 }
 
 void recurrence_chunk_forward(const Context& context, const RecurrenceForward& args, std::span<std::byte> workspace) {
-  check_space(workspace, recurrence_chunk_workspace(context, args));
+  check_workspace(workspace, recurrence_chunk_workspace(context, args));
   BumpAllocator memory(workspace.data());
-  const Plan plan(args.in, bf16_operands(args.in), false, memory);
+  const Plan plan(args.in, bf16_operands(args.in), false, memory, args.kept.data());
+  check_kept(args.kept, args.in.rule, plan.slots);
   if (plan.at.N == 0) return;
+  plan.locate(context, args.in);
   plan.prepare(context, args.in);
   ForwardScanArgs scan = plan.forward_scan(args.in);
   scan.chunk_states = states_of(args.chunk_states);
@@ -288,11 +319,13 @@ void recurrence_chunk_forward(const Context& context, const RecurrenceForward& a
 }
 
 void recurrence_chunk_backward(const Context& context, const RecurrenceBackward& args, std::span<std::byte> workspace) {
-  check_space(workspace, recurrence_chunk_workspace(context, args));
+  check_workspace(workspace, recurrence_chunk_workspace(context, args));
   const BackwardPlan work(args, workspace.data());
   const Plan& plan = work.plan;
+  check_kept(args.kept, args.in.rule, plan.slots);
   if (plan.at.N == 0) return;
-  plan.prepare(context, args.in);
+  plan.locate(context, args.in);
+  if (BackwardPlan::takes_over(args) == nullptr) plan.prepare(context, args.in);
 
   // The states and V', which is made on the way to them. Where the caller has the states, V' can be made from them: for
   // all chunks at once where sequences are too few to fill the GPU, or else on the way back.

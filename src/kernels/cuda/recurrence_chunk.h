@@ -6,6 +6,8 @@
 // - Chunks have 64 tokens: run.chunk is 0 or 64 where chunk_states are involved, and ignored elsewhere.
 // - chunk_states may be bf16 where q, k and v are.
 // - K is at most 256.
+// - What is kept for the backward are the matrices and factors of the chunks (recurrence_chunk_prepare.cu). Where q, k
+//   and v are bf16 and d_o is not, the backward has no use for it.
 //
 // Where q, k, v (and d_o) are all bf16, the operands of matrix products are bf16 and everything else is float32;
 // otherwise products are those of float32. Sums have a fixed order: equal inputs give equal bits.
@@ -24,5 +26,6 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
 
 [[nodiscard]] std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceForward& args);
 [[nodiscard]] std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceBackward& args);
+[[nodiscard]] std::size_t recurrence_chunk_kept(Rule rule, std::int64_t chunks);
 
 }  // namespace qdelta::cuda
