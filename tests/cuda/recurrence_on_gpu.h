@@ -82,8 +82,9 @@ class DeviceTensor {
     memory_ = std::make_unique<DeviceMemory>(static_cast<std::size_t>((elements + offset) * size));
     view_.data = memory_->data() + offset * size;
     std::vector<std::byte> host(static_cast<std::size_t>((elements + offset) * size), std::byte{DeviceMemory::kGuard});
-    for_each_element([&](std::int64_t at, std::int64_t index) {
-      std::memcpy(host.data() + (offset + at) * size, content.data() + index * size, static_cast<std::size_t>(size));
+    for_each_run([&](std::int64_t at, std::int64_t index, std::int64_t length) {
+      std::memcpy(host.data() + (offset + at) * size, content.data() + index * size,
+                  static_cast<std::size_t>(length * size));
     });
     QDELTA_CUDA(cudaMemcpy(memory_->data(), host.data(), host.size(), cudaMemcpyHostToDevice));
   }
@@ -96,10 +97,10 @@ class DeviceTensor {
     const auto size = static_cast<std::int64_t>(size_of(view_.dtype));
     const std::int64_t before = view_.data - memory_->data();
     std::vector<std::byte> host = DeviceMemory::host_copy(memory_->data(), memory_->bytes().size());
-    for_each_element([&](std::int64_t at, std::int64_t index) {
-      std::byte* element = host.data() + before + at * size;
-      std::memcpy(out.data() + index * size, element, static_cast<std::size_t>(size));
-      std::memset(element, DeviceMemory::kGuard, static_cast<std::size_t>(size));
+    for_each_run([&](std::int64_t at, std::int64_t index, std::int64_t length) {
+      std::byte* run = host.data() + before + at * size;
+      std::memcpy(out.data() + index * size, run, static_cast<std::size_t>(length * size));
+      std::memset(run, DeviceMemory::kGuard, static_cast<std::size_t>(length * size));
     });
     for (const std::byte byte : host) {
       if (byte != std::byte{DeviceMemory::kGuard}) {
@@ -111,16 +112,20 @@ class DeviceTensor {
   }
 
  private:
+  // Elements that follow each other there as they do here: all of them, those of the last axis, or single ones.
   template <class Visit>
-  void for_each_element(const Visit& visit) const {
-    for (std::int64_t index = 0; index < view_.shape.elements(); ++index) {
+  void for_each_run(const Visit& visit) const {
+    const std::int64_t elements = view_.shape.elements();
+    const int last = view_.shape.rank - 1;
+    const std::int64_t run = view_.contiguous() ? elements : view_.step(last) == 1 ? view_.shape[last] : 1;
+    for (std::int64_t index = 0; index < elements; index += run) {
       std::int64_t rest = index;
       std::int64_t at = 0;
       for (int axis = view_.shape.rank - 1; axis >= 0; --axis) {
         at += rest % view_.shape[axis] * view_.step(axis);
         rest /= view_.shape[axis];
       }
-      visit(at, index);
+      visit(at, index, run);
     }
   }
 
