@@ -12,11 +12,12 @@ namespace {
 constexpr std::uint64_t kFirstDraw = 1;  // draw 0 of each sequence was made from the prompt's logits, on the host
 
 void sample(const Device& device, const ConstTensorView& logits, const SamplingOptions& sampling, DeviceBuffer& tokens,
-            DeviceBuffer& draws, DeviceBuffer& seen) {
+            const DeviceBuffer& streams, DeviceBuffer& draws, DeviceBuffer& seen) {
   cuda::Sample args;
   args.logits = logits;
   args.tokens = {reinterpret_cast<std::int32_t*>(tokens.data()), tokens.size() / sizeof(std::int32_t)};
   args.options = sampling;
+  args.streams = {reinterpret_cast<const std::uint64_t*>(streams.data()), streams.size() / sizeof(std::uint64_t)};
   args.draws = {reinterpret_cast<std::uint64_t*>(draws.data()), draws.size() / sizeof(std::uint64_t)};
   args.seen = {reinterpret_cast<std::uint32_t*>(seen.data()), seen.size() / sizeof(std::uint32_t)};
   cuda::sample(*device.gpu, args);
@@ -39,7 +40,8 @@ std::vector<std::uint32_t> seen_bits(const std::vector<std::vector<std::int32_t>
 // Without CUDA there is no such device, and nobody comes here.
 constexpr std::uint64_t kFirstDraw = 1;
 void sample(const Device& /*device*/, const ConstTensorView& /*logits*/, const SamplingOptions& /*sampling*/,
-            DeviceBuffer& /*tokens*/, DeviceBuffer& /*draws*/, DeviceBuffer& /*seen*/) {}
+            DeviceBuffer& /*tokens*/, const DeviceBuffer& /*streams*/, DeviceBuffer& /*draws*/,
+            DeviceBuffer& /*seen*/) {}
 std::vector<std::uint32_t> seen_bits(const std::vector<std::vector<std::int32_t>>& /*seen*/,
                                      std::int64_t /*vocabulary*/) {
   return {};
@@ -51,22 +53,27 @@ std::vector<std::uint32_t> seen_bits(const std::vector<std::vector<std::int32_t>
 
 DeviceDecoder::DeviceDecoder(ModelRunner& runner, const Device& device, ModelStates& states,
                              std::span<const std::int64_t> slots, std::span<const std::int32_t> first,
-                             const SamplingOptions& sampling, const std::vector<std::vector<std::int32_t>>& seen)
+                             std::span<const std::uint64_t> streams, const SamplingOptions& sampling,
+                             const std::vector<std::vector<std::int32_t>>& seen)
     : runner_(runner),
       device_(device),
       states_(states),
       slots_(slots.begin(), slots.end()),
       tokens_(first.begin(), first.end()),
       device_tokens_(device, tokens_.size() * sizeof(std::int32_t)),
+      streams_(device, tokens_.size() * sizeof(std::uint64_t)),
       draws_(device, tokens_.size() * sizeof(std::uint64_t)),
       step_(device, [this, sampling] {
         const std::span<const std::int32_t> ids(reinterpret_cast<const std::int32_t*>(device_tokens_.data()),
                                                 tokens_.size());
-        sample(device_, runner_.step_logits(ids, {&states_, slots_}), sampling, device_tokens_, draws_, seen_);
+        sample(device_, runner_.step_logits(ids, {&states_, slots_}), sampling, device_tokens_, streams_, draws_,
+               seen_);
       }) {
   require(device.gpu != nullptr, "a DeviceDecoder needs a GPU");
+  require(streams.size() == tokens_.size(), "{} streams for {} sequences", streams.size(), tokens_.size());
   const std::vector<std::uint64_t> draws(tokens_.size(), kFirstDraw);
   copy_in(device_, device_tokens_.data(), tokens_.data(), device_tokens_.size());
+  copy_in(device_, streams_.data(), streams.data(), streams_.size());
   copy_in(device_, draws_.data(), draws.data(), draws_.size());
   if (sampling.repetition_penalty != 1.0F) {
     const std::vector<std::uint32_t> bits = seen_bits(seen, runner.model().config().vocab_size);

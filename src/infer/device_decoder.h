@@ -14,10 +14,10 @@ namespace qdelta {
 class DeviceDecoder {
  public:
   // Row r continues from state slots[r] with the token first[r]; seen[r] are the tokens the repetition penalty applies
-  // to so far.
+  // to so far, streams[r] is the number of its random numbers: that of the sequence, whichever others go on.
   DeviceDecoder(ModelRunner& runner, const Device& device, ModelStates& states, std::span<const std::int64_t> slots,
-                std::span<const std::int32_t> first, const SamplingOptions& sampling,
-                const std::vector<std::vector<std::int32_t>>& seen);
+                std::span<const std::int32_t> first, std::span<const std::uint64_t> streams,
+                const SamplingOptions& sampling, const std::vector<std::vector<std::int32_t>>& seen);
 
   // Reads the last token of every row and gives the next.
   std::span<const std::int32_t> next();
@@ -30,7 +30,7 @@ class DeviceDecoder {
   ModelStates& states_;
   std::vector<std::int64_t> slots_;
   std::vector<std::int32_t> tokens_;
-  DeviceBuffer device_tokens_, draws_, seen_;
+  DeviceBuffer device_tokens_, streams_, draws_, seen_;
   Recording step_;
 };
 

@@ -101,16 +101,18 @@ void Generator::decode_on_device(std::vector<Sequence>& sequences, const Generat
   std::vector<std::size_t> rows;  // the sequences that go on
   std::vector<std::int64_t> row_slots;
   std::vector<std::int32_t> first;
+  std::vector<std::uint64_t> streams;
   std::vector<std::vector<std::int32_t>> seen;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i].done()) continue;
     rows.push_back(i);
     row_slots.push_back(slots[i]);
     first.push_back(sequences[i].last());
+    streams.push_back(i);
     seen.push_back(sequences[i].seen());
   }
   if (rows.empty()) return;
-  DeviceDecoder decoder(runner_, device_, states, row_slots, first, options.sampling, seen);
+  DeviceDecoder decoder(runner_, device_, states, row_slots, first, streams, options.sampling, seen);
   for (std::size_t left = rows.size(); left > 0;) {
     const std::span<const std::int32_t> tokens = decoder.next();
     speed_.decoded_tokens += static_cast<std::int64_t>(left);

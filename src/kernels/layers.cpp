@@ -1,6 +1,9 @@
 // The ops' entry points: each goes to the CPU or to the GPU.
 #include "kernels/layers.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/cpu/layers.h"
 #ifdef QDELTA_WITH_CUDA
 #include "kernels/cuda/context.h"
@@ -126,26 +129,35 @@ void adamw(const Device& device, const AdamW& args) {
   cpu::adamw(device, args);
 }
 
+double clipped_adamw(const Device& device, const AdamW& args, float max_norm) {
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) {
+    // What clipping found comes first in the scratch space, behind it the sums of pieces.
+    static_assert(sizeof(cuda::Clipping) <= kAlignment);
+    const std::size_t pieces = cuda::sum_workspace(args.gradients.size());
+    const std::span<std::byte> scratch = device.gpu->scratch(kAlignment + pieces);
+    auto* clipping = reinterpret_cast<cuda::Clipping*>(scratch.data());
+    cuda::clip_gradients(*device.gpu, args.gradients, max_norm, clipping, scratch.subspan(kAlignment));
+    cuda::adamw(*device.gpu, {args, clipping, args.rounded});
+    cuda::Clipping found{};
+    copy_out(device, &found, clipping, sizeof(found));
+    return std::sqrt(found.sum_of_squares);
+  }
+#endif
+  const double norm = std::sqrt(cpu::sum_of_squares(device, args.gradients));
+  if (!std::isfinite(norm)) return norm;
+  AdamW clipped = args;
+  // As torch's clip_grad_norm_: the small constant keeps the quotient finite.
+  if (max_norm > 0) clipped.gradient_scale *= static_cast<float>(std::min(1.0, double{max_norm} / (norm + 1e-6)));
+  cpu::adamw(device, clipped);
+  return norm;
+}
+
 void copy_rows(const Device& device, const CopyRows& args) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::copy_rows(*device.gpu, args);
 #endif
   cpu::copy_rows(device, args);
-}
-
-double sum_of_squares(const Device& device, std::span<const float> values) {
-#ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) {
-    // The sum comes first in the scratch space, behind it the sums of pieces.
-    const std::span<std::byte> scratch = device.gpu->scratch(kAlignment + cuda::sum_workspace(values.size()));
-    auto* sum = reinterpret_cast<double*>(scratch.data());
-    cuda::sum_of_squares(*device.gpu, values, sum, scratch.subspan(kAlignment));
-    double result = 0;
-    copy_out(device, &result, sum, sizeof(result));
-    return result;
-  }
-#endif
-  return cpu::sum_of_squares(device, values);
 }
 
 double sum_of_values(const Device& device, std::span<const float> values) {

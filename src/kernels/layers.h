@@ -175,6 +175,9 @@ struct AdamW {
   std::span<BFloat16> rounded;  // on a GPU: receives the new parameters in bfloat16 as well; optional
 };
 void adamw(const Device& device, const AdamW& args);
+// The same with the gradients clipped to a norm of max_norm, all of them together (0: as they are), and left out where
+// one of them is not finite. Gives their norm. On a GPU the update does not wait for it.
+[[nodiscard]] double clipped_adamw(const Device& device, const AdamW& args, float max_norm);
 
 // to = from, row by row. With a row stride of 0 in `from` all rows are the same one.
 struct CopyRows {
@@ -183,8 +186,7 @@ struct CopyRows {
 };
 void copy_rows(const Device& device, const CopyRows& args);
 
-// Sums in double, of the squares or of the values themselves; the same for any number of threads.
-[[nodiscard]] double sum_of_squares(const Device& device, std::span<const float> values);
+// Sum in double; the same for any number of threads.
 [[nodiscard]] double sum_of_values(const Device& device, std::span<const float> values);
 
 }  // namespace qdelta

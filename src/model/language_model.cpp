@@ -190,6 +190,7 @@ void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots&
   if (plan_ == nullptr || plan_->rows != rows || plan_->chunks != chunks || plan_->training != training) {
     BumpAllocator counter(nullptr);
     (void)Plan(model_.layout(), device_, rows, chunks, training, recompute_, counter);
+    plan_.reset();  // it points into memory that may not come back
     memory_.grow(device_, counter.used());
     BumpAllocator memory(memory_.data());
     plan_ = std::make_unique<Plan>(model_.layout(), device_, rows, chunks, training, recompute_, memory);

@@ -66,11 +66,6 @@ StepResult Trainer::step(std::span<const TokenBatch> pieces, float learning_rate
     result.tokens += static_cast<std::int64_t>(piece.ids.size());
     result.counted += piece.counted;
   }
-  result.gradient_norm = std::sqrt(sum_of_squares(device_, gradients));
-  if (!std::isfinite(result.gradient_norm)) {
-    result.skipped = true;
-    return result;
-  }
   AdamW args;
   const bool on_gpu = device_.gpu != nullptr;
   args.parameters = on_gpu ? weights_->values() : model_.parameters();
@@ -83,12 +78,10 @@ StepResult Trainer::step(std::span<const TokenBatch> pieces, float learning_rate
   args.beta2 = options_.beta2;
   args.epsilon = options_.epsilon;
   args.weight_decay = options_.weight_decay;
-  args.step = ++state_.updates;
-  // As torch's clip_grad_norm_: the small constant keeps the quotient finite.
-  if (options_.clip > 0) {
-    args.gradient_scale = static_cast<float>(std::min(1.0, double{options_.clip} / (result.gradient_norm + 1e-6)));
-  }
-  adamw(device_, args);
+  args.step = state_.updates + 1;
+  result.gradient_norm = clipped_adamw(device_, args, options_.clip);
+  result.skipped = !std::isfinite(result.gradient_norm);
+  if (!result.skipped) ++state_.updates;
   return result;
 }
 

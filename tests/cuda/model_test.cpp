@@ -220,6 +220,28 @@ TEST_F(ModelOnGpu, SampledTextRepeatsWithItsSeed) {
   EXPECT_NE(text_of(1), text_of(2));
 }
 
+// A sequence has its random numbers, whether those before it go on or end at once.
+TEST_F(ModelOnGpu, SampledTextDoesNotDependOnTheOthers) {
+  const ByteTokenizer tokenizer;
+  const auto model = speaking_model(speaking_config());
+  const auto texts = [&](const std::vector<std::string>& stop) {
+    Generator generator(*model, tokenizer, device(DType::bf16));
+    ModelStates states(model->config(), 2, device(DType::bf16));
+    GenerationOptions options = greedy(60);
+    options.sampling.temperature = 1;
+    options.sampling.seed = 5;
+    options.stop = stop;
+    std::vector<std::string> out;
+    for (const Generated& each : generator.generate({bytes_of("once"), bytes_of("upon")}, options, states, {0, 1})) {
+      out.push_back(each.text);
+    }
+    return out;
+  };
+  const std::vector<std::string> both = texts({});
+  const std::string end = both[0].substr(0, 1);
+  EXPECT_EQ(texts({end}), (std::vector<std::string>{"", both[1].substr(0, both[1].find(end))}));
+}
+
 // The prompt is read well, its first token is not: the card, not the host, meets the NaN.
 TEST_F(ModelOnGpu, GenerationRefusesWhatIsNoNumber) {
   const ByteTokenizer tokenizer;

@@ -117,6 +117,17 @@ void sum(const Context& context, std::span<const float> values, double* out, Cli
 
 }  // namespace
 
+bool has_code() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t result = cudaFuncGetAttributes(&attributes, adamw_kernel<1>);
+  if (result == cudaErrorNoKernelImageForDevice || result == cudaErrorInvalidDeviceFunction) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  check(result, "cudaFuncGetAttributes");
+  return true;
+}
+
 void adamw(const Context& context, const AdamWDevice& device) {
   const AdamW& args = device.args;
   const auto count = static_cast<std::int64_t>(args.parameters.size());
@@ -153,11 +164,6 @@ void adamw(const Context& context, const AdamWDevice& device) {
     adamw_kernel<1><<<blocks_for(count, kBlock), kBlock, 0, context.stream()>>>(a);
   }
   check_launch("adamw");
-}
-
-void sum_of_squares(const Context& context, std::span<const float> values, double* out,
-                    std::span<std::byte> workspace) {
-  sum<true>(context, values, out, nullptr, 0, workspace);
 }
 
 void sum_of_values(const Context& context, std::span<const float> values, double* out, std::span<std::byte> workspace) {

@@ -1,9 +1,12 @@
 #include "kernels/cuda/context.h"
 
+#include "kernels/cuda/memory.h"
+
 namespace qdelta::cuda {
 
 void check(cudaError_t result, const char* call) {
   if (result == cudaSuccess) return;
+  (void)cudaGetLastError();  // or the next launch would be blamed
   const Status status = result == cudaErrorMemoryAllocation ? Status::out_of_memory : Status::internal;
   fail(status, "CUDA: {} ({}) in {}", cudaGetErrorString(result), cudaGetErrorName(result), call);
 }
@@ -19,18 +22,23 @@ Context::Context(int ordinal) : ordinal_(ordinal) {
   int minor = 0;
   QDELTA_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal));
   QDELTA_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal));
-  compute_capability_ = 10 * major + minor;
-  if (compute_capability_ < 80) {
-    cudaDeviceProp properties{};
-    QDELTA_CUDA(cudaGetDeviceProperties(&properties, ordinal));
-    fail(Status::unsupported, "GPU {} ({}) has compute capability {}.{}; 8.0 or newer is needed", ordinal,
-         properties.name, major, minor);
+  cudaDeviceProp properties{};
+  QDELTA_CUDA(cudaGetDeviceProperties(&properties, ordinal));
+  name_ = properties.name;
+  if (major < 8) {
+    fail(Status::unsupported, "GPU {} ({}) has compute capability {}.{}; 8.0 or newer is needed", ordinal, name_, major,
+         minor);
+  }
+  if (!has_code()) {
+    fail(Status::unsupported,
+         "this build has no code for GPU {} ({}, compute capability {}.{}); see QDELTA_CUDA_ARCHITECTURES", ordinal,
+         name_, major, minor);
   }
   QDELTA_CUDA(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, ordinal));
   QDELTA_CUDA(cudaDeviceGetAttribute(&shared_memory_, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal));
   QDELTA_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   QDELTA_CUDA(cublasLtCreate(&matrix_));
-  QDELTA_CUDA(cudaMalloc(reinterpret_cast<void**>(&matrix_workspace_), kMatrixWorkspace));
+  matrix_workspace_ = allocate(kMatrixWorkspace);
 }
 
 Context::~Context() {
@@ -46,7 +54,7 @@ std::span<std::byte> Context::scratch(std::size_t bytes) const {
     QDELTA_CUDA(cudaFree(scratch_));
     scratch_ = nullptr;
     scratch_size_ = 0;
-    QDELTA_CUDA(cudaMalloc(reinterpret_cast<void**>(&scratch_), bytes));
+    scratch_ = allocate(bytes);
     scratch_size_ = bytes;
   }
   return {scratch_, scratch_size_};

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "core/error.h"
 #include "kernels/cuda/matrix_plans.h"
@@ -19,6 +20,9 @@ void check(cublasStatus_t result, const char* call);
 #define QDELTA_CUDA(call) ::qdelta::cuda::check((call), #call)
 // After a launch: its error, if any, under the kernel's name.
 inline void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
+
+// Whether the kernels were compiled for the current device.
+[[nodiscard]] bool has_code();
 
 // Everything on one device happens on one stream, in order.
 class Context {
@@ -34,8 +38,8 @@ class Context {
   [[nodiscard]] std::span<std::byte> matrix_workspace() const { return {matrix_workspace_, kMatrixWorkspace}; }
   [[nodiscard]] MatrixPlans& matrix_plans() const { return *matrix_plans_; }
   [[nodiscard]] int processors() const { return processors_; }
-  [[nodiscard]] int shared_memory() const { return shared_memory_; }            // bytes a block may have, opted in
-  [[nodiscard]] int compute_capability() const { return compute_capability_; }  // 80, 90, ...
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] int shared_memory() const { return shared_memory_; }  // bytes a block may have, opted in
   // Memory for the partial sums of one op, at least `bytes`; the next op may use the same. Grows when a shape is new.
   [[nodiscard]] std::span<std::byte> scratch(std::size_t bytes) const;
   void synchronize() const;
@@ -46,7 +50,7 @@ class Context {
   int ordinal_;
   int processors_ = 0;
   int shared_memory_ = 0;
-  int compute_capability_ = 0;
+  std::string name_;
   cudaStream_t stream_ = nullptr;
   cublasLtHandle_t matrix_ = nullptr;
   std::byte* matrix_workspace_ = nullptr;

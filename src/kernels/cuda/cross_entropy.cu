@@ -9,10 +9,10 @@ namespace {
 
 constexpr int kThreads = 512;
 
-// exp(z - most) where `base` is most in units of log 2.
-__device__ float shifted_exp(float z, float base) { return fast_exp2(fmaf(z, kLog2e, -base)); }
+// exp(z - base). The difference comes first: it is small where it matters, however large the logits are.
+__device__ float shifted_exp(float z, float base) { return fast_exp2((z - base) * kLog2e); }
 // The shift for a row, or a part of one, whose largest logit is `most`: where there is none, zero will do.
-__device__ float base_of(float most) { return most == -INFINITY ? 0.0F : most * kLog2e; }
+__device__ float base_of(float most) { return most == -INFINITY ? 0.0F : most; }
 
 // The largest logit and the sum of exp(z - most) of some of a row.
 struct Running {
@@ -20,10 +20,16 @@ struct Running {
   float sum = 0;
 };
 
+// A sum whose largest logit was `most`, for another shift. Without a logit it is zero (or NaN) for any: the quotient of
+// the shifts may be infinite there.
+__device__ float shifted_sum(const Running& running, float base) {
+  return running.most == -INFINITY ? running.sum : running.sum * shifted_exp(running.most, base);
+}
+
 __device__ Running joined(const Running& a, const Running& b) {
   const float most = fmaxf(a.most, b.most);
   const float base = base_of(most);
-  return {most, a.sum * fast_exp2(base_of(a.most) - base) + b.sum * fast_exp2(base_of(b.most) - base)};
+  return {most, shifted_sum(a, base) + shifted_sum(b, base)};
 }
 
 template <class T>
@@ -78,7 +84,7 @@ struct Packs {
     for_each([&](float z, int /*column*/) { most = fmaxf(most, z); });
     forget();
     const float base = base_of(most);
-    running.sum *= fast_exp2(base_of(running.most) - base);
+    running.sum = shifted_sum(running, base);
     running.most = most;
     for_each([&](float z, int /*column*/) { running.sum += shifted_exp(z, base); });
     forget();
@@ -89,7 +95,7 @@ struct Packs {
       if (first + p * kThreads >= whole) continue;
       float dz[N];
 #pragma unroll
-      for (int i = 0; i < N; ++i) dz[i] = shifted_exp(values[p][i], base) * factor;
+      for (int i = 0; i < N; ++i) dz[i] = factor == 0 ? 0.0F : shifted_exp(values[p][i], base) * factor;
       a.logits.template store<N>(row, (first + p * kThreads) * N, dz);
     }
   }
@@ -156,7 +162,7 @@ __global__ __launch_bounds__(kThreads, 2) void cross_entropy_kernel(Loss<T> a) {
   held.write_gradient(a, row, base, factor);
   for_more([&](auto& packs) { packs.write_gradient(a, row, base, factor); });
   if (tid < N && last < a.width) {
-    const float dz[1] = {shifted_exp(rest, base) * factor};
+    const float dz[1] = {factor == 0 ? 0.0F : shifted_exp(rest, base) * factor};
     a.logits.template store<1>(row, last, dz);
   }
   // The thread that wrote the target's gradient mends it.

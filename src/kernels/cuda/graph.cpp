@@ -6,7 +6,8 @@ namespace qdelta::cuda {
 
 class Graph {
  public:
-  explicit Graph(cudaGraph_t graph) : graph_(graph) { QDELTA_CUDA(cudaGraphInstantiate(&ready_, graph_, 0)); }
+  explicit Graph(cudaGraph_t graph) : graph_(graph) {}
+  void instantiate() { QDELTA_CUDA(cudaGraphInstantiate(&ready_, graph_, 0)); }
   ~Graph() {
     if (ready_ != nullptr) cudaGraphExecDestroy(ready_);
     cudaGraphDestroy(graph_);
@@ -29,10 +30,13 @@ std::shared_ptr<Graph> capture(const Context& context, const std::function<void(
   } catch (...) {
     cudaStreamEndCapture(context.stream(), &graph);  // the stream must be usable again
     if (graph != nullptr) cudaGraphDestroy(graph);
+    (void)cudaGetLastError();
     throw;
   }
   QDELTA_CUDA(cudaStreamEndCapture(context.stream(), &graph));
-  return std::make_shared<Graph>(graph);
+  auto owner = std::make_shared<Graph>(graph);
+  owner->instantiate();
+  return owner;
 }
 
 void launch(const Context& context, const Graph& graph) {

@@ -65,8 +65,7 @@ void cross_entropy(const Context& context, const CrossEntropy& args);
 // Also converts, and with a row stride of 0 in `from` writes the same row everywhere.
 void copy_rows(const Context& context, const CopyRows& args);
 
-// Sums in double: of the squares, or of the values themselves, to `out` in device memory.
-void sum_of_squares(const Context& context, std::span<const float> values, double* out, std::span<std::byte> workspace);
+// A sum in double, to `out` in device memory.
 void sum_of_values(const Context& context, std::span<const float> values, double* out, std::span<std::byte> workspace);
 [[nodiscard]] std::size_t sum_workspace(std::size_t count);
 
@@ -107,13 +106,5 @@ struct Sample {
 };
 void sample(const Context& context, const Sample& args);
 [[nodiscard]] constexpr std::int64_t seen_words(std::int64_t vocabulary) { return (vocabulary + 31) / 32; }
-// Sets the bits of ids[offsets[r]] to ids[offsets[r + 1] - 1] in row r.
-struct MarkSeen {
-  std::span<const std::int32_t> ids;
-  std::span<const std::int64_t> offsets;  // [R + 1]
-  std::span<std::uint32_t> seen;          // [R, seen_words(vocabulary)]
-  std::int64_t vocabulary = 0;
-};
-void mark_seen(const Context& context, const MarkSeen& args);
 
 }  // namespace qdelta::cuda

@@ -227,6 +227,8 @@ void check_space(std::string_view name, std::span<const std::byte> space, std::s
   require(needed == 0 || reinterpret_cast<std::uintptr_t>(space.data()) % alignment == 0,
           "{} does not start at a multiple of {} bytes", name, alignment);
 }
+// Null: nothing is to be kept.
+std::byte* place_of_kept(const RecurrenceForward& args) { return args.kept.empty() ? nullptr : args.kept.data(); }
 void check_workspace(std::span<const std::byte> workspace, std::size_t needed) {
   check_space("the workspace", workspace, needed, kWorkspaceAlignment);
 }
@@ -279,8 +281,8 @@ void allow_shared_memory(const Context& context, const void* kernel, int bytes) 
   const std::size_t needed = attributes.sharedSizeBytes + static_cast<std::size_t>(bytes);
   if (needed > static_cast<std::size_t>(context.shared_memory())) {
     fail(Status::unsupported,
-         "the chunkwise recurrence needs {} bytes of shared memory at this width and type; GPU {} has {}", needed,
-         context.ordinal(), context.shared_memory());
+         "the chunkwise recurrence needs {} bytes of shared memory at this width and type; GPU {} ({}) has {}", needed,
+         context.ordinal(), context.name(), context.shared_memory());
   }
   QDELTA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
@@ -288,7 +290,7 @@ void allow_shared_memory(const Context& context, const void* kernel, int bytes) 
 std::size_t recurrence_chunk_workspace(const Context& /*context*/, const RecurrenceForward& args) {
   check_call(args, cpu::RecurrenceLayout(args.in, kChunk));
   BumpAllocator memory(nullptr);
-  (void)Plan(args.in, bf16_operands(args.in), false, memory, args.kept.data());
+  (void)Plan(args.in, bf16_operands(args.in), false, memory, place_of_kept(args));
   return memory.used();
 }
 
@@ -306,7 +308,7 @@ std::size_t recurrence_chunk_workspace(const Context& /*context*/, const Recurre
 void recurrence_chunk_forward(const Context& context, const RecurrenceForward& args, std::span<std::byte> workspace) {
   check_workspace(workspace, recurrence_chunk_workspace(context, args));
   BumpAllocator memory(workspace.data());
-  const Plan plan(args.in, bf16_operands(args.in), false, memory, args.kept.data());
+  const Plan plan(args.in, bf16_operands(args.in), false, memory, place_of_kept(args));
   check_kept(args.kept, args.in.rule, plan.slots);
   if (plan.at.N == 0) return;
   plan.locate(context, args.in);

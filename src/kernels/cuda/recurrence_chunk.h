@@ -3,14 +3,14 @@
 // - All views and the workspace are device memory (the workspace from a multiple of 256 bytes on); cu_seqlens stays on
 //   the host. Everything is queued on the context's stream; without cu_seqlens a call can be captured in a graph.
 // - The last axis of q, k, v, o, d_o, of the states and of their gradients is contiguous. Other strides are free.
-// - Chunks have 64 tokens: run.chunk is 0 or 64 where chunk_states are involved, and ignored elsewhere.
-// - chunk_states may be bf16 where q, k and v are.
+// - Chunks have 64 tokens: run.chunk is 0 or 64.
+// - chunk_states may be bf16.
 // - K is at most 256.
 // - What is kept for the backward are the matrices and factors of the chunks (recurrence_chunk_prepare.cu). Where q, k
 //   and v are bf16 and d_o is not, the backward has no use for it.
 //
-// Where q, k, v (and d_o) are all bf16, the operands of matrix products are bf16 and everything else is float32;
-// otherwise products are those of float32. Sums have a fixed order: equal inputs give equal bits.
+// Where q, k, v (and d_o) are all bf16 and the rows are normalised, the operands of matrix products are bf16 and
+// everything else is float32; otherwise products are those of float32. Sums have a fixed order: equal inputs give equal bits.
 #pragma once
 
 #include <cstddef>

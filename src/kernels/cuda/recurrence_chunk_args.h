@@ -3,9 +3,8 @@
 //
 // A call is a few launches over the same workspace:
 //   forward    locate, prepare, forward_scan
-//   backward   locate, prepare, forward_scan (where the caller has no states, or where sequences are few),
-//   backward_scan,
-//              gradients, and where a row of dq and dk is the work of several blocks, finish_rows
+//   backward   locate; prepare, where the forward kept nothing; forward_scan, where it kept no states or sequences are
+//              few; backward_scan; gradients; and where a row of dq and dk is the work of several blocks, finish_rows
 #pragma once
 
 #include <cstddef>

@@ -13,7 +13,7 @@
 //   dR  = T^T dV'                                        dV = diag(write) dR
 //   dS  = gamma_C dS+ + (scale diag(gamma) Q)^T dO - (diag(erase gamma) X)^T dR
 //
-// and V' once more, for the gradients.
+// and V' once more, for the gradients, where no walk forward has left it.
 //
 // The norms of Q and K are in the factors, so the products take q and k as they are in memory.
 #include "kernels/cuda/recurrence_chunk_device.cuh"

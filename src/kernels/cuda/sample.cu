@@ -365,16 +365,6 @@ __global__ __launch_bounds__(kSampleThreads, 1) void sample_kernel(const __grid_
   }
 }
 
-__global__ void mark_seen_kernel(const std::int32_t* ids, const std::int64_t* offsets, std::uint32_t* seen,
-                                 std::int64_t words, std::int64_t vocabulary) {
-  const std::int64_t row = blockIdx.x;
-  for (std::int64_t i = offsets[row] + threadIdx.x; i < offsets[row + 1]; i += kBlock) {
-    const std::int32_t id = ids[i];
-    if (id < 0 || id >= vocabulary) continue;
-    atomicOr(seen + row * words + id / 32, std::uint32_t{1} << static_cast<unsigned>(id % 32));
-  }
-}
-
 }  // namespace
 
 void sample(const Context& context, const Sample& args) {
@@ -423,16 +413,6 @@ void sample(const Context& context, const Sample& args) {
   whole.shape = {rows, kPack};
   if (!aligned(kPack, {whole})) return run(Type<Either>());
   with_type(args.logits.dtype, run);
-}
-
-void mark_seen(const Context& context, const MarkSeen& args) {
-  const auto rows = static_cast<std::int64_t>(args.offsets.size()) - 1;
-  require(rows >= 0 && static_cast<std::int64_t>(args.seen.size()) == rows * seen_words(args.vocabulary),
-          "mark_seen: seen has {} words for {} rows of {} tokens", args.seen.size(), rows, args.vocabulary);
-  if (rows == 0) return;
-  mark_seen_kernel<<<static_cast<unsigned>(rows), kBlock, 0, context.stream()>>>(
-      args.ids.data(), args.offsets.data(), args.seen.data(), seen_words(args.vocabulary), args.vocabulary);
-  check_launch("mark_seen");
 }
 
 }  // namespace qdelta::cuda
