@@ -24,8 +24,10 @@ Engine::Engine(const LanguageModel& model, const Tokenizer& tokenizer, const Dev
       tokenizer_(tokenizer),
       metrics_(metrics),
       max_queue_(static_cast<std::size_t>(options.max_queue)),
-      runner_(model, device),
+      weights_(std::make_shared<DeviceWeights>(model, device)),
+      runner_(model, weights_, device, false),
       states_(model.config(), options.max_batch, device),
+      steps_(model, weights_, device, states_, options.max_batch),
       rows_(static_cast<std::size_t>(options.max_batch)) {
   thread_ = std::thread([this] { run(); });
 }
@@ -181,20 +183,17 @@ void Engine::read_prompts() {
 // One token of every sequence that has read its prompt.
 void Engine::step() {
   std::vector<std::int32_t> ids;
-  std::vector<std::int64_t> slots, offsets{0};
+  std::vector<std::int64_t> slots;
   for (std::size_t slot = 0; slot < rows_.size(); ++slot) {
     const Row* row = rows_[slot].get();
     if (row == nullptr || row->done() || !row->unread(1).empty()) continue;
     ids.push_back(row->last());
     slots.push_back(static_cast<std::int64_t>(slot));
-    offsets.push_back(static_cast<std::int64_t>(ids.size()));
   }
   if (ids.empty()) return;
   const auto width = static_cast<std::size_t>(model_.config().vocab_size);
   logits_.resize(ids.size() * width);
-  const TensorView out(reinterpret_cast<std::byte*>(logits_.data()), DType::f32,
-                       {static_cast<std::int64_t>(ids.size()), model_.config().vocab_size});
-  runner_.last_logits({ids, offsets}, out, {&states_, slots});
+  steps_.next(ids, slots, logits_);
   ++metrics_.decode_steps;
   metrics_.generated_tokens += ids.size();
   for (std::size_t n = 0; n < slots.size(); ++n) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "data/tokenizer.h"
+#include "infer/recorded_steps.h"
 #include "model/language_model.h"
 #include "serve/job.h"
 #include "serve/metrics.h"
@@ -66,8 +67,10 @@ class Engine {
   const std::size_t max_queue_;
 
   // The engine's thread's own.
-  ModelRunner runner_;
+  std::shared_ptr<const DeviceWeights> weights_;
+  ModelRunner runner_;  // reads prompts
   ModelStates states_;
+  RecordedSteps steps_;
   std::vector<std::unique_ptr<Row>> rows_;  // by slot; null where it is free
   std::size_t started_ = 0;                 // sequences of the first request in the queue that are in the batch
   std::uint64_t arrivals_ = 0;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "infer/generating_case.h"
+#include "infer/stepping_case.h"
 #include "kernels/device.h"
 #include "mixers.h"
 #include "model/golden_model.h"
@@ -218,6 +219,13 @@ TEST_F(ModelOnGpu, SampledTextRepeatsWithItsSeed) {
   };
   EXPECT_EQ(text_of(1), text_of(1));
   EXPECT_NE(text_of(1), text_of(2));
+}
+
+TEST_F(ModelOnGpu, RecordedStepsGiveEachSequenceWhatItGetsAlone) {
+  for (const char* mixer : {"q_delta", "linear", "mamba"}) {
+    SCOPED_TRACE(mixer);
+    expect_steps_as_alone(device(DType::f32), mixer, 1e-5);
+  }
 }
 
 // A sequence has its random numbers, whether those before it go on or end at once.

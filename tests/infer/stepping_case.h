@@ -1,0 +1,48 @@
+// Sequences that come and go, stepped together in changing company, against each of them alone.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "infer/generating_case.h"
+#include "infer/recorded_steps.h"
+#include "testing.h"
+
+namespace qdelta::testing {
+
+inline void expect_steps_as_alone(const Device& device, std::string_view mixer, double tolerance) {
+  const auto model = speaking_model(speaking_config(mixer));
+  const auto width = static_cast<std::size_t>(model->config().vocab_size);
+  const auto weights = std::make_shared<DeviceWeights>(*model, device);
+  ModelStates together(model->config(), 5, device), alone(model->config(), 5, device);
+  RecordedSteps steps(*model, weights, device, together, 4);
+  ModelRunner one(*model, weights, device, false);
+  ModelRunner other(*model, weights, device, false);  // reads a prompt in between, as a server does
+  Random random(4);
+  // Every company twice, because the second time is the one that a GPU records, and then again; the fifth takes a turn
+  // of its own.
+  const std::vector<std::vector<std::int64_t>> companies{
+      {0}, {0, 1}, {2, 4, 1}, {3}, {1, 0}, {4, 3, 2, 1}, {2}, {0, 2}, {4, 3, 1}, {0, 1, 2, 3, 4}, {1, 3, 0}, {2}};
+  for (const std::vector<std::int64_t>& slots : companies) {
+    std::vector<std::int32_t> tokens;
+    for (std::size_t i = 0; i < slots.size(); ++i) tokens.push_back(static_cast<std::int32_t>(random.integer(97, 122)));
+    std::vector<float> got(tokens.size() * width, NAN);
+    steps.next(tokens, slots, got);
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      Tensor logits(DType::f32, {1, model->config().vocab_size});
+      const std::vector<std::int64_t> offsets{0, 1}, slot{slots[i]};
+      one.last_logits({std::span(tokens).subspan(i, 1), offsets}, logits.view(), {&alone, slot});
+      const auto mine = got.begin() + static_cast<std::ptrdiff_t>(i * width);
+      EXPECT_LE(relative_error(logits.view(), std::vector<double>(mine, mine + static_cast<std::ptrdiff_t>(width))),
+                tolerance)
+          << "slot " << slots[i] << " of " << slots.size();
+    }
+    const std::vector<std::int32_t> prompt(30, 'a');
+    const std::vector<std::int64_t> offsets{0, 30};
+    Tensor logits(DType::f32, {1, model->config().vocab_size});
+    other.last_logits({prompt, offsets}, logits.view());
+  }
+}
+
+}  // namespace qdelta::testing
