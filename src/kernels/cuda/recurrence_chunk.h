@@ -10,7 +10,8 @@
 //   and v are bf16 and d_o is not, the backward has no use for it.
 //
 // Where q, k, v (and d_o) are all bf16 and the rows are normalised, the operands of matrix products are bf16 and
-// everything else is float32; otherwise products are those of float32. Sums have a fixed order: equal inputs give equal bits.
+// everything else is float32; otherwise products are those of float32. Sums have a fixed order: equal inputs give equal
+// bits.
 #pragma once
 
 #include <cstddef>
