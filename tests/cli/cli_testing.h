@@ -1,4 +1,4 @@
-// What the tests of the command line share: running the binary, a folder that goes away, and cases to change.
+// What the tests of the command line share: running the binary, and cases to change.
 #pragma once
 
 #include <fcntl.h>
@@ -18,47 +18,11 @@
 #include <utility>
 #include <vector>
 
+#include "files.h"
 #include "io/safetensors.h"
 #include "testing.h"
 
 namespace qdelta::testing {
-
-inline std::string read_file(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
-
-inline void write_file(const std::string& path, std::string_view contents) {
-  std::ofstream stream(path, std::ios::binary);
-  stream.write(contents.data(), static_cast<std::streamsize>(contents.size()));
-  if (!stream.flush()) throw std::runtime_error("cannot write " + path);
-}
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_(::testing::TempDir() + "/qdelta-cli-XXXXXX") {
-    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder");
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  [[nodiscard]] const std::string& path() const { return path_; }
-  [[nodiscard]] std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
-  // The names in it, sorted: what a run left behind shows here.
-  [[nodiscard]] std::vector<std::string> names() const {
-    std::vector<std::string> found;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) found.push_back(entry.path().filename());
-    std::sort(found.begin(), found.end());
-    return found;
-  }
-
- private:
-  std::string path_;
-};
 
 inline bool contains(const std::string& text, std::string_view piece) { return text.find(piece) != std::string::npos; }
 

@@ -1,4 +1,4 @@
-// What the tests of src/data share: a folder that goes away, whole files, fixtures, and a small dataset.
+// What the tests of src/data share: fixtures, and a small dataset.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,42 +17,10 @@
 #include <vector>
 
 #include "data/shards.h"
+#include "files.h"
 #include "testing.h"
 
 namespace qdelta::testing {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_(::testing::TempDir() + "/qdelta-data-XXXXXX") {
-    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder");
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  TemporaryFolder(TemporaryFolder&&) = delete;
-  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
-
-  [[nodiscard]] const std::string& path() const { return path_; }
-  [[nodiscard]] std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
-
- private:
-  std::string path_;
-};
-
-inline std::string read_file(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw std::runtime_error("cannot read " + path);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
-
-inline void write_file(const std::string& path, std::string_view contents) {
-  std::ofstream stream(path, std::ios::binary);
-  stream.write(contents.data(), static_cast<std::streamsize>(contents.size()));
-  if (!stream.flush()) throw std::runtime_error("cannot write " + path);
-}
 
 // Beside this file, wherever the tests are run.
 inline std::string fixture(std::string_view name) { return fmt::format("{}/data/fixtures/{}", QDELTA_TESTS_DIR, name); }

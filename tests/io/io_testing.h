@@ -1,4 +1,4 @@
-// What the tests of src/io share: a folder that goes away, and whole-file reads and writes.
+// What the tests of src/io share: files in memory and made of pieces, and a user without rights.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,37 +19,10 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "files.h"
 #include "testing.h"
 
 namespace qdelta::testing {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = ::testing::TempDir() + "/qdelta-io-XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder");
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::permissions(path_, std::filesystem::perms::owner_all, ignored);
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  TemporaryFolder(TemporaryFolder&&) = delete;
-  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
-
-  [[nodiscard]] const std::string& path() const { return path_; }
-  [[nodiscard]] std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
-  // How many files there are: a temporary left behind shows here.
-  [[nodiscard]] std::ptrdiff_t count() const {
-    return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator());
-  }
-
- private:
-  std::string path_;
-};
 
 // Permissions do not hold root back, and tests in containers run as root: become nobody for a while. False where the
 // container knows no such user.
@@ -70,17 +43,6 @@ class Unprivileged {
   bool was_root_;
   bool succeeded_;
 };
-
-inline std::string read_file(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
-
-inline void write_file(const std::string& path, std::string_view contents) {
-  std::ofstream stream(path, std::ios::binary);
-  stream.write(contents.data(), static_cast<std::streamsize>(contents.size()));
-  ASSERT_TRUE(stream.good()) << path;
-}
 
 inline std::vector<std::byte> to_bytes(std::string_view text) {
   std::vector<std::byte> bytes(text.size());

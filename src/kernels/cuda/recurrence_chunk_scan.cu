@@ -82,6 +82,20 @@ struct ScanTiles {
   __device__ float whole_decay() const { return factor(kDecay)[kChunk - 1]; }
 };
 
+// What a block walks over: a sequence (or a chunk), one of its heads, columns from block_column on; and the columns of
+// a warp, from strip_begin on in the block, from `column` on in all.
+struct Place {
+  std::int64_t unit;
+  int head, block_column, strip_begin, column;
+
+  __device__ explicit Place(const Dims& dims)
+      : unit(blockIdx.x / dims.blocks / dims.value_heads),
+        head(static_cast<int>(blockIdx.x / dims.blocks % dims.value_heads)),
+        block_column(static_cast<int>(blockIdx.x % dims.blocks) * kColumns),
+        strip_begin(static_cast<int>(threadIdx.x) / 32 * kStrip),
+        column(block_column + strip_begin) {}
+};
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Products with a strip, transposed like it. Between begin_products<E>() and wait_for_products<E>() they may run in the
 // background.
@@ -213,11 +227,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) forward_kernel(
   extern __shared__ __align__(1024) unsigned char memory[];
   const ScanTiles<E, kKeys> tiles(memory);
   const Lane lane;
-  const int block_column = static_cast<int>(blockIdx.x % a.dims.blocks) * kColumns;
-  const int head = static_cast<int>(blockIdx.x / a.dims.blocks % a.dims.value_heads);
-  const std::int64_t unit = blockIdx.x / a.dims.blocks / a.dims.value_heads;  // a sequence, or a chunk
-  const int strip_begin = static_cast<int>(threadIdx.x) / 32 * kStrip;
-  const int column = block_column + strip_begin;
+  const auto [unit, head, block_column, strip_begin, column] = Place(a.dims);
   const int columns = a.dims.values - column;
   const std::int64_t begin = a.one_chunk ? unit : first_chunk(a.chunks, unit);
   const std::int64_t end = begin + (a.one_chunk ? 1 : chunk_count(a.chunks, unit));
@@ -390,11 +400,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel
   extern __shared__ __align__(1024) unsigned char memory[];
   const ScanTiles<E, kKeys> tiles(memory);
   const Lane lane;
-  const int block_column = static_cast<int>(blockIdx.x % a.dims.blocks) * kColumns;
-  const int head = static_cast<int>(blockIdx.x / a.dims.blocks % a.dims.value_heads);
-  const std::int64_t sequence = blockIdx.x / a.dims.blocks / a.dims.value_heads;
-  const int strip_begin = static_cast<int>(threadIdx.x) / 32 * kStrip;
-  const int column = block_column + strip_begin;
+  const auto [sequence, head, block_column, strip_begin, column] = Place(a.dims);
   const int columns = a.dims.values - column;
   const std::int64_t begin = first_chunk(a.chunks, sequence);
 
