@@ -25,9 +25,10 @@ constexpr int kThreads = 32 * kStrips;
 constexpr int kTokenSums = kChunk / 8;  // of a strip of tokens
 constexpr int kSteps = kChunk / 16;
 
-// Blocks that fit on a processor: registers hold the state, 16 columns of it to a warp.
-template <class E, int kKeys>
-constexpr int kBlocks = kIsBf16<E> ? (kKeys <= 128 ? 3 : 2) : 1;
+// Blocks that fit on a processor: registers hold the state, 16 columns of it to a warp. Where there are so few walks
+// that each has a processor to itself, the tiles of the next chunk are copied while this one is computed: two stages.
+template <class E, int kKeys, int kStages>
+constexpr int kBlocks = kIsBf16<E>&& kStages == 1 ? (kKeys <= 128 ? 3 : 2) : 1;
 
 template <class E, int kKeys>
 struct ScanTiles {
@@ -47,11 +48,10 @@ struct ScanTiles {
     }
     factors = reinterpret_cast<float*>(next);
   }
-  static constexpr int bytes() {
-    return (2 * kChunk * kKeys + kChunk * kColumns + 2 * kParts * static_cast<int>(kMatrix)) *
-               static_cast<int>(sizeof(E)) +
-           kScanFactors * kChunk * static_cast<int>(sizeof(float));
-  }
+  static constexpr int kBytes =
+      (2 * kChunk * kKeys + kChunk * kColumns + 2 * kParts * static_cast<int>(kMatrix)) * static_cast<int>(sizeof(E)) +
+      kScanFactors * kChunk * static_cast<int>(sizeof(float));
+  static constexpr int kStageBytes = (kBytes + 1023) / 1024 * 1024;  // tiles start at such multiples
 
   // Starts the copies of what a chunk of a head needs.
   __device__ void load(const Dims& dims, const Chunks& chunks, const TokensIn& q_in, const TokensIn& k_in,
@@ -73,7 +73,6 @@ struct ScanTiles {
     static_assert(kScanFactors * kChunk <= 4 * kThreads);
     const int i = 4 * static_cast<int>(threadIdx.x);
     if (i < kScanFactors * kChunk) copy_async(factors + i, prepared.factors + slot * (kFactors * kChunk) + i, true);
-    commit_copies();
   }
   __device__ const float* factor(Factor which) const { return factors + which * kChunk; }
   __device__ float2 factor(Factor which, int j, const Lane& lane) const {
@@ -95,6 +94,12 @@ struct Place {
         strip_begin(static_cast<int>(threadIdx.x) / 32 * kStrip),
         column(block_column + strip_begin) {}
 };
+
+// Where the tiles of a chunk are.
+template <class E, int kKeys, int kStages>
+__device__ inline ScanTiles<E, kKeys> tiles_of(unsigned char* memory, std::int64_t chunk) {
+  return ScanTiles<E, kKeys>(memory + static_cast<int>(chunk % kStages) * ScanTiles<E, kKeys>::kStageBytes);
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Products with a strip, transposed like it. Between begin_products<E>() and wait_for_products<E>() they may run in the
@@ -222,10 +227,9 @@ __device__ inline void store_parts(const Sum (&strip)[kTokenSums], void* data, c
 // ---------------------------------------------------------------------------------------------------------------------
 // Forward.
 
-template <class E, int kKeys>
-__global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) forward_kernel(const ForwardScanArgs a) {
+template <class E, int kKeys, int kStages>
+__global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) forward_kernel(const ForwardScanArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const ScanTiles<E, kKeys> tiles(memory);
   const Lane lane;
   const auto [unit, head, block_column, strip_begin, column] = Place(a.dims);
   const int columns = a.dims.values - column;
@@ -233,19 +237,31 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) forward_kernel(
   const std::int64_t end = begin + (a.one_chunk ? 1 : chunk_count(a.chunks, unit));
   const bool reads_queries = a.o.data != nullptr || a.mixes;
 
-  if (begin < end) tiles.load(a.dims, a.chunks, a.q, a.k, a.v, a.prepared, a.erases, begin, head, block_column);
+  const auto load = [&](std::int64_t chunk) {
+    if (chunk < end) {
+      tiles_of<E, kKeys, kStages>(memory, chunk)
+          .load(a.dims, a.chunks, a.q, a.k, a.v, a.prepared, a.erases, chunk, head, block_column);
+    }
+    commit_copies();
+  };
+  load(begin);
   Sum state[kKeys / 8];
   if (a.entry.data != nullptr)
     load_strip(state, matrix_of(a.entry, unit, head, 0, column), a.dims.keys, a.entry.columns - column, lane);
 
   for (std::int64_t chunk = begin; chunk < end; ++chunk) {
     const std::int64_t slot = chunk * a.dims.value_heads + head;
-    if (chunk > begin) tiles.load(a.dims, a.chunks, a.q, a.k, a.v, a.prepared, a.erases, chunk, head, block_column);
+    const ScanTiles<E, kKeys> tiles = tiles_of<E, kKeys, kStages>(memory, chunk);
+    if (kStages == 2) {
+      load(chunk + 1);
+    } else if (chunk > begin) {
+      load(chunk);
+    }
     if (a.chunk_states.data != nullptr) {
       store_strip(state, matrix_of(a.chunk_states, chunk, head, 0, column), a.dims.keys,
                   a.chunk_states.columns - column, lane);
     }
-    wait_for_copies<0>();
+    wait_for_copies<kStages - 1>();
     publish_tiles();
     __syncthreads();
 
@@ -395,24 +411,35 @@ __device__ inline void make_fresh(const BackwardScanArgs& a, const ScanTiles<E, 
 
 // Whether the rule erases is known at compile time: a branch around one of the products would make the compiler wait
 // for each of them.
-template <class E, int kKeys, bool kErases>
-__global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel(const BackwardScanArgs a) {
+template <class E, int kKeys, int kStages, bool kErases>
+__global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) backward_kernel(const BackwardScanArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const ScanTiles<E, kKeys> tiles(memory);
   const Lane lane;
   const auto [sequence, head, block_column, strip_begin, column] = Place(a.dims);
   const int columns = a.dims.values - column;
   const std::int64_t begin = first_chunk(a.chunks, sequence);
 
   const std::int64_t last = begin + chunk_count(a.chunks, sequence) - 1;
-  if (last >= begin) tiles.load(a.dims, a.chunks, a.q, a.k, a.d_o, a.prepared, kErases, last, head, block_column);
+  const auto load = [&](std::int64_t chunk) {
+    if (chunk >= begin) {
+      tiles_of<E, kKeys, kStages>(memory, chunk)
+          .load(a.dims, a.chunks, a.q, a.k, a.d_o, a.prepared, kErases, chunk, head, block_column);
+    }
+    commit_copies();
+  };
+  load(last);
   Sum d_state[kKeys / 8];
   if (a.d_exit.data != nullptr)
     load_strip(d_state, matrix_of(a.d_exit, sequence, head, 0, column), a.dims.keys, a.d_exit.columns - column, lane);
 
   for (std::int64_t chunk = last; chunk >= begin; --chunk) {
     const std::int64_t slot = chunk * a.dims.value_heads + head;
-    if (chunk < last) tiles.load(a.dims, a.chunks, a.q, a.k, a.d_o, a.prepared, kErases, chunk, head, block_column);
+    const ScanTiles<E, kKeys> tiles = tiles_of<E, kKeys, kStages>(memory, chunk);
+    if (kStages == 2) {
+      load(chunk - 1);
+    } else if (chunk < last) {
+      load(chunk);
+    }
     store_strip(d_state, matrix_of(a.d_states, chunk, head, 0, column), a.dims.keys, a.d_states.columns - column, lane);
     FragmentA<E> state[kKeys / 16];
     float product = read_state<E, kKeys>(state, d_state, matrix_of(a.states, chunk, head, 0, column), a.dims.keys,
@@ -421,7 +448,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel
     for (int step = 1; step < 32; step *= 2) product += __shfl_xor_sync(~0u, product, step);
     if (lane.index == 0)
       a.state_sums[(slot * a.dims.blocks + column / kColumns) * kStrips + strip_begin / kStrip] = product;
-    wait_for_copies<0>();
+    wait_for_copies<kStages - 1>();
     publish_tiles();
     __syncthreads();
 
@@ -501,24 +528,37 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys>)) backward_kernel
 // ---------------------------------------------------------------------------------------------------------------------
 // Launches.
 
-template <class E, int kKeys>
-void launch(const Context& context, const ForwardScanArgs& args) {
-  constexpr int kMemory = ScanTiles<E, kKeys>::bytes();
-  allow_shared_memory(context, reinterpret_cast<const void*>(forward_kernel<E, kKeys>), kMemory);
-  const std::int64_t units = args.one_chunk ? args.chunks.total : args.chunks.sequences;
-  const auto blocks = static_cast<unsigned>(units * args.dims.value_heads * args.dims.blocks);
-  forward_kernel<E, kKeys><<<blocks, kThreads, kMemory, context.stream()>>>(args);
-  check_launch("recurrence forward scan");
+template <class E, int kKeys, int kStages>
+auto kernel_for(const ForwardScanArgs& /*args*/) {
+  return forward_kernel<E, kKeys, kStages>;
+}
+template <class E, int kKeys, int kStages>
+auto kernel_for(const BackwardScanArgs& args) {
+  return args.erases ? backward_kernel<E, kKeys, kStages, true> : backward_kernel<E, kKeys, kStages, false>;
+}
+std::int64_t walks_of(const ForwardScanArgs& args) {
+  return args.one_chunk ? args.chunks.total : args.chunks.sequences;
+}
+std::int64_t walks_of(const BackwardScanArgs& args) { return args.chunks.sequences; }
+
+template <class E, int kKeys, int kStages, class Args>
+void launch_stages(const Context& context, const Args& args, std::int64_t blocks) {
+  constexpr int kMemory = (kStages - 1) * ScanTiles<E, kKeys>::kStageBytes + ScanTiles<E, kKeys>::kBytes;
+  const auto kernel = kernel_for<E, kKeys, kStages>(args);
+  allow_shared_memory(context, reinterpret_cast<const void*>(kernel), kMemory);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, kMemory, context.stream()>>>(args);
+  check_launch("recurrence scan");
 }
 
-template <class E, int kKeys>
-void launch(const Context& context, const BackwardScanArgs& args) {
-  constexpr int kMemory = ScanTiles<E, kKeys>::bytes();
-  const auto kernel = args.erases ? backward_kernel<E, kKeys, true> : backward_kernel<E, kKeys, false>;
-  allow_shared_memory(context, reinterpret_cast<const void*>(kernel), kMemory);
-  const auto blocks = static_cast<unsigned>(args.chunks.sequences * args.dims.value_heads * args.dims.blocks);
-  kernel<<<blocks, kThreads, kMemory, context.stream()>>>(args);
-  check_launch("recurrence backward scan");
+template <class E, int kKeys, class Args>
+void launch(const Context& context, const Args& args) {
+  const std::int64_t blocks = walks_of(args) * args.dims.value_heads * args.dims.blocks;
+  if constexpr (kIsBf16<E>) {
+    constexpr int kMemory = 2 * ScanTiles<E, kKeys>::kStageBytes;
+    if (blocks <= context.processors() && context.shared_memory() >= kMemory)
+      return launch_stages<E, kKeys, 2>(context, args, blocks);
+  }
+  launch_stages<E, kKeys, 1>(context, args, blocks);
 }
 
 template <class E, class Args>
