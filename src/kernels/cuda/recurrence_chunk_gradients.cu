@@ -140,41 +140,58 @@ __device__ void correct_gradient(const Block& b, Sum (&d_correct)[kTokenSums],
   }
 }
 
-// dg_t = the sum over r >= t > i of along[r][i]: sums along the rows first, then down the columns. By the threads of
-// the reads, two for a row or column; `with` are the products that are still in their sums.
-__device__ void decay_gradient(const Block& b, bool erases, const Sum (&with)[kTokenSums], float* along,
-                               GradientSums& s) {
-  if (erases) {
-#pragma unroll
-    for (int j = 0; j < kTokenSums; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) along[b.row(e / 2) * kStride + 8 * j + 2 * b.lane.quad + e % 2] += with[j].x[e];
-    }
+// Before and behind what the threads of the reads do for the gates. The other groups go on to write dQ and dK; where
+// there may be more passes over the keys to come (dq_parts), all wait.
+__device__ inline void gates_barrier(const GradientsArgs& a, const Block& b) {
+  if (a.dq_parts != nullptr) {
+    __syncthreads();
+  } else {
     b.group_barrier();
   }
+}
+
+// dg_t = the sum over r >= t > i of along[r][i]: sums along the rows first, then down the columns. By the threads of
+// the reads, two for a row or column; `with` are the products that are still in their sums.
+__device__ void decay_gradient(const GradientsArgs& a, const Block& b, const Sum (&with)[kTokenSums], float* along,
+                               GradientSums& s) {
+  const bool works = b.role == kOfReads;
   const int line = b.thread / 2;
   const int part = b.thread % 2 * 32;
-  float* row = along + line * kStride + part;
-  float sum = 0;
-#pragma unroll 8
-  for (int i = 0; i < 32; ++i) sum += row[i];
-  const float other = __shfl_xor_sync(~0u, sum, 1);
-  sum = part == 0 ? 0.0F : other;
-#pragma unroll 8
-  for (int i = 0; i < 32; ++i) {
-    const float value = row[i];
-    row[i] = sum;  // of all before this one
-    sum += value;
+  if (a.erases) {
+    if (works) {
+#pragma unroll
+      for (int j = 0; j < kTokenSums; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) along[b.row(e / 2) * kStride + 8 * j + 2 * b.lane.quad + e % 2] += with[j].x[e];
+      }
+    }
+    gates_barrier(a, b);
   }
-  b.group_barrier();
-  sum = 0;
+  if (works) {
+    float* row = along + line * kStride + part;
+    float sum = 0;
 #pragma unroll 8
-  for (int i = 0; i < 32; ++i) {
-    const float value = along[(part + i) * kStride + line];
-    if (part + i >= line) sum += value;
+    for (int i = 0; i < 32; ++i) sum += row[i];
+    const float other = __shfl_xor_sync(~0u, sum, 1);
+    sum = part == 0 ? 0.0F : other;
+#pragma unroll 8
+    for (int i = 0; i < 32; ++i) {
+      const float value = row[i];
+      row[i] = sum;  // of all before this one
+      sum += value;
+    }
   }
-  sum += __shfl_xor_sync(~0u, sum, 1);
-  if (part == 0) s.decay[line] = sum;
+  gates_barrier(a, b);
+  if (works) {
+    float sum = 0;
+#pragma unroll 8
+    for (int i = 0; i < 32; ++i) {
+      const float value = along[(part + i) * kStride + line];
+      if (part + i >= line) sum += value;
+    }
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    if (part == 0) s.decay[line] = sum;
+  }
 }
 
 // The gradients of the gates, by one warp, two neighbouring tokens to a lane.
@@ -534,14 +551,15 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
         for (int half = 0; half < 2; ++half)
           s.rows[kOfMix][b.row(half)] = first ? along[half] : s.rows[kOfMix][b.row(half)] + along[half];
       }
-      if (first) decay_gradient(b, a.erases, matrix, tiles.along, s);
-      b.group_barrier();
-      if (last && b.rows == 0) finish_gates(a, b, s);
+    }
+    if (b.role == kOfReads || a.dq_parts != nullptr) {
+      if (first) decay_gradient(a, b, matrix, tiles.along, s);
+      gates_barrier(a, b);
+      if (last && b.role == kOfReads && b.rows == 0) finish_gates(a, b, s);
     }
     if (a.dq_parts != nullptr) {
       if (b.role == kOfQueries) put_parts(a, b, sums, first_key, a.dq_parts);
       if (b.role == kOfKeys) put_parts(a, b, sums, first_key, a.dk_parts);
-      __syncthreads();
       continue;
     }
     if (!a.norm) along[0] = along[1] = 0;
