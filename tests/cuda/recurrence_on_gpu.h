@@ -22,6 +22,7 @@ class DeviceMemory {
     QDELTA_CUDA(cudaMalloc(reinterpret_cast<void**>(&data_), bytes + 2 * kMargin));
     QDELTA_CUDA(cudaMemset(data_, kGuard, bytes + 2 * kMargin));
     QDELTA_CUDA(cudaMemset(data_ + kMargin, fill, bytes));
+    wait();
   }
   ~DeviceMemory() {
     std::vector<std::byte> all(size_ + 2 * kMargin);
@@ -49,6 +50,9 @@ class DeviceMemory {
     QDELTA_CUDA(cudaMemcpy(out.data(), from, bytes, cudaMemcpyDeviceToHost));
     return out;
   }
+
+  // Fills and copies may return before they are done, and the context's stream does not wait for them.
+  static void wait() { QDELTA_CUDA(cudaDeviceSynchronize()); }
 
   static constexpr unsigned char kGuard = 0xa5;
 
@@ -87,6 +91,7 @@ class DeviceTensor {
                   static_cast<std::size_t>(length * size));
     });
     QDELTA_CUDA(cudaMemcpy(memory_->data(), host.data(), host.size(), cudaMemcpyHostToDevice));
+    DeviceMemory::wait();
   }
 
   [[nodiscard]] TensorView view() const { return view_; }
