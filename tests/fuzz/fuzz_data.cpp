@@ -1,52 +1,38 @@
-// Feeds bytes to the readers of src/data: as a shard, and as a tokenizer.json, which then has to encode and decode.
+// Feeds bytes to the readers of src/data: as a shard, as a SentencePiece model, and as a tokenizer.json, which then has
+// to encode and decode.
 //
 // The first byte says which. A mutation of a shard nearly always breaks its checksum, so there it is also put right.
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "core/error.h"
 #include "core/memory.h"
 #include "data/bpe_tokenizer.h"
+#include "data/sentencepiece_model.h"
 #include "data/shard_format.h"
 #include "data/shards.h"
 #include "data/tokenizer.h"
+#include "expect.h"
 #include "io/utf8.h"
 
 namespace {
 
-void expect(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "fuzz_data: %s\n", what);
-  std::abort();
-}
-
-// Errors are how a reader refuses; anything else is a bug.
-template <class Action>
-void guarded(const Action& action) {
-  try {
-    action();
-  } catch (const qdelta::Error& error) {
-    expect(error.status() == qdelta::Status::corrupt || error.status() == qdelta::Status::unsupported, error.what());
-    expect(std::strlen(error.what()) < 4000, "a message that nobody can read");
-  }
-}
+using qdelta::fuzz::expect;
+using qdelta::fuzz::may_refuse;
 
 void read_shard(std::string_view file) {
   qdelta::AlignedBuffer buffer(file.size());
   if (!file.empty()) std::memcpy(buffer.data(), file.data(), file.size());
-  guarded([&] {
+  may_refuse([&] {
     const auto shard = qdelta::TokenShard::parse({buffer.data(), buffer.size()}, "fuzz");
     expect(static_cast<std::size_t>(shard.tokens()) <= file.size(), "more tokens than bytes");
     expect(shard.offsets().size() == static_cast<std::size_t>(shard.documents()) + 1, "offsets that do not fit");
     std::vector<std::int32_t> ids(static_cast<std::size_t>(shard.tokens()));
-    guarded([&] {
+    may_refuse([&] {
       shard.copy(0, ids);
       for (const std::int32_t id : ids) expect(id >= 0 && id < shard.vocab_size(), "an id outside the vocabulary");
     });
@@ -77,10 +63,10 @@ constexpr std::string_view kTexts[] = {"", "abcab", "  Hello, wor\xc3\xa9ld! 123
                                        "\xff\xe2\x96"};
 
 void read_tokenizer(std::string_view file) {
-  guarded([&] {
+  may_refuse([&] {
     const auto tokenizer = qdelta::make_bpe_tokenizer(std::string(file), "fuzz", {}, {});
     for (const std::string_view text : kTexts) {
-      guarded([&] {
+      may_refuse([&] {
         const std::vector<std::int32_t> ids = tokenizer->encode(text);
         for (const std::int32_t id : ids)
           expect(id >= 0 && id < tokenizer->vocab_size(), "an id outside the vocabulary");
@@ -98,11 +84,16 @@ void read_tokenizer(std::string_view file) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string_view input(reinterpret_cast<const char*>(data) + 1, size - 1);
-  if (data[0] % 2 == 0) {
-    read_shard(input);
-    read_sealed_shard(std::string(input));
-  } else {
-    read_tokenizer(input);
+  switch (data[0] % 3) {
+    case 0:
+      read_shard(input);
+      read_sealed_shard(std::string(input));
+      break;
+    case 1:
+      read_tokenizer(input);
+      break;
+    default:
+      static_cast<void>(qdelta::read_sentencepiece_model(input));
   }
   return 0;
 }

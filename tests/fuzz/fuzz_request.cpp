@@ -2,23 +2,17 @@
 // must be an ApiError of the client's that can be sent as JSON.
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
+#include "expect.h"
 #include "serve/api_error.h"
 #include "serve/request.h"
 
 namespace {
 
+using qdelta::fuzz::expect;
 using qdelta::serve::ApiError;
-
-void expect(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "fuzz_request: %s\n", what);
-  std::abort();
-}
 
 template <class Action>
 void guarded(const Action& action) {

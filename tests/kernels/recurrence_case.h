@@ -55,26 +55,30 @@ inline std::string describe(const CaseSpec& spec) {
                      spec.ht, spec.dh0, fmt::join(spec.cu_seqlens, " "));
 }
 
+// The views of a problem's tensors, whatever holds them.
+template <class Problem>
+RecurrenceInputs inputs_of(const Problem& problem) {
+  RecurrenceInputs in;
+  in.rule = problem.spec.rule;
+  in.scale = problem.spec.scale;
+  in.qk_l2norm = problem.spec.qk_l2norm;
+  in.q = problem.q.view();
+  in.k = problem.k.view();
+  in.v = problem.v.view();
+  in.g = problem.g.view();
+  in.beta = problem.beta.view();
+  in.lambda = problem.lambda.view();
+  in.h0 = problem.h0.view();
+  in.cu_seqlens = problem.spec.cu_seqlens;
+  return in;
+}
+
 // Everything that goes in. A missing tensor is a Tensor().
 struct RecurrenceCase {
   CaseSpec spec;
   Tensor q, k, v, g, beta, lambda, h0, d_o, d_ht;
 
-  [[nodiscard]] RecurrenceInputs inputs() const {
-    RecurrenceInputs in;
-    in.rule = spec.rule;
-    in.scale = spec.scale;
-    in.qk_l2norm = spec.qk_l2norm;
-    in.q = q.view();
-    in.k = k.view();
-    in.v = v.view();
-    in.g = g.view();
-    in.beta = beta.view();
-    in.lambda = lambda.view();
-    in.h0 = h0.view();
-    in.cu_seqlens = spec.cu_seqlens;
-    return in;
-  }
+  [[nodiscard]] RecurrenceInputs inputs() const { return inputs_of(*this); }
 };
 
 inline Tensor random_tensor(Random& random, DType dtype, const Shape& shape, double low, double high) {
@@ -252,19 +256,20 @@ inline Results<Tensor> make_results(const CaseSpec& spec) {
   return out;
 }
 
-inline RecurrenceForward forward_arguments(const RecurrenceCase& problem, Results<Tensor>& out, const Execution& how) {
+template <class Problem, class Out>
+RecurrenceForward forward_arguments(const Problem& problem, Out& out, const Execution& how) {
   RecurrenceForward args;
-  args.in = problem.inputs();
+  args.in = inputs_of(problem);
   args.o = out.o.view();
   args.ht = out.ht.view();
   args.run = how;
   return args;
 }
 
-inline RecurrenceBackward backward_arguments(const RecurrenceCase& problem, Results<Tensor>& out,
-                                             const Execution& how) {
+template <class Problem, class Out>
+RecurrenceBackward backward_arguments(const Problem& problem, Out& out, const Execution& how) {
   RecurrenceBackward args;
-  args.in = problem.inputs();
+  args.in = inputs_of(problem);
   args.d_o = problem.d_o.view();
   args.d_ht = problem.d_ht.view();
   args.dq = out.dq.view();

@@ -45,11 +45,13 @@ INSTANTIATE_TEST_SUITE_P(Layouts, StridedViews,
 
 // The tensors of a problem and of its results, all in one layout.
 struct StridedCase {
+  CaseSpec spec;
   StridedTensor q, k, v, g, beta, lambda, h0, d_o, d_ht;
   StridedTensor o, ht, dq, dk, dv, dg, dbeta, dlambda, dh0;
 
   StridedCase(const RecurrenceCase& problem, const Results<Tensor>& out, const MemoryLayout& layout)
-      : q(problem.q, layout),
+      : spec(problem.spec),
+        q(problem.q, layout),
         k(problem.k, layout),
         v(problem.v, layout),
         g(problem.g, layout),
@@ -68,20 +70,6 @@ struct StridedCase {
         dlambda(out.dlambda, layout),
         dh0(out.dh0, layout) {}
 
-  [[nodiscard]] RecurrenceInputs inputs(const CaseSpec& spec) const {
-    RecurrenceInputs in;
-    in.rule = spec.rule;
-    in.scale = spec.scale;
-    in.qk_l2norm = spec.qk_l2norm;
-    in.q = q.view();
-    in.k = k.view();
-    in.v = v.view();
-    in.g = g.view();
-    in.beta = beta.view();
-    in.lambda = lambda.view();
-    in.h0 = h0.view();
-    return in;
-  }
   [[nodiscard]] Results<Tensor> contents() const {
     return {o.content(),  ht.content(),    dq.content(),      dk.content(), dv.content(),
             dg.content(), dbeta.content(), dlambda.content(), dh0.content()};
@@ -101,26 +89,8 @@ TEST_P(StridedViews, OfSequences) {
     SCOPED_TRACE(describe(how));
     const Results<Tensor> expected = run_both(problem, how);
     StridedCase strided(problem, make_results(spec()), layout());
-
-    RecurrenceForward forward;
-    forward.in = strided.inputs(spec());
-    forward.o = strided.o.view();
-    forward.ht = strided.ht.view();
-    forward.run = how;
-    run(forward);
-    RecurrenceBackward backward;
-    backward.in = forward.in;
-    backward.d_o = strided.d_o.view();
-    backward.d_ht = strided.d_ht.view();
-    backward.dq = strided.dq.view();
-    backward.dk = strided.dk.view();
-    backward.dv = strided.dv.view();
-    backward.dg = strided.dg.view();
-    backward.dbeta = strided.dbeta.view();
-    backward.dlambda = strided.dlambda.view();
-    backward.dh0 = strided.dh0.view();
-    backward.run = how;
-    run(backward);
+    run(forward_arguments(strided, strided, how));
+    run(backward_arguments(strided, strided, how));
     expect_same_bits(strided.contents(), expected);
     EXPECT_TRUE(strided.guards_untouched());
   }
@@ -153,13 +123,7 @@ TEST_P(StridedViews, OfPackedSequences) {
   const Execution how{Form::chunk, 16, 0, true};
   const Results<Tensor> expected = run_forward(problem, how);
   StridedCase strided(problem, make_results(packed), layout());
-  RecurrenceForward forward;
-  forward.in = strided.inputs(packed);
-  forward.in.cu_seqlens = packed.cu_seqlens;
-  forward.o = strided.o.view();
-  forward.ht = strided.ht.view();
-  forward.run = how;
-  run(forward);
+  run(forward_arguments(strided, strided, how));
   EXPECT_TRUE(same_bits(strided.o.content(), expected.o));
   EXPECT_TRUE(same_bits(strided.ht.content(), expected.ht));
   EXPECT_TRUE(strided.guards_untouched());

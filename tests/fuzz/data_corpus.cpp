@@ -1,29 +1,11 @@
-// Runs fuzz_data.cpp without libFuzzer, for compilers that lack it and for ctest.
-//
-//   fuzz_data_plain FILE...          runs each file: a crash that libFuzzer saved, or a corpus
-//   fuzz_data_plain --random N       runs N mutations of small valid files; the same ones every time
-//   fuzz_data_plain --seeds FOLDER   writes those valid files, as a corpus to start libFuzzer from
-#include <algorithm>
+// What fuzz_data.cpp starts from: shards, tokenizers and SentencePiece models, with the byte in front that says which.
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <iterator>
-#include <random>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
+#include "corpus.h"
 #include "data/shard_format.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-
 namespace {
-
-using Random = std::mt19937_64;
 
 constexpr std::string_view kTokenizers[] = {
     R"({"version":"1.0","added_tokens":[],"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2,"ab":3,"abc":4},"merges":["a b","ab c"]}})",
@@ -107,7 +89,22 @@ std::string shard(std::uint32_t vocab_size, std::size_t documents) {
   return file.append(reinterpret_cast<const char*>(offsets.data()), offsets.size() * sizeof(offsets[0]));
 }
 
-std::vector<std::string> seeds() {
+// A field of a protocol buffer: a number, or bytes.
+std::string number_field(int field, int value) { return {static_cast<char>(field * 8), static_cast<char>(value)}; }
+std::string bytes_field(int field, const std::string& bytes) {
+  return std::string{static_cast<char>(field * 8 + 2), static_cast<char>(bytes.size())} + bytes;
+}
+std::string sentencepiece_model() {
+  return bytes_field(1, bytes_field(1, "<unk>") + number_field(3, 2)) +
+         bytes_field(1, bytes_field(1, "a") + std::string("\x15\0\0\0\0", 5) + number_field(3, 4)) +
+         bytes_field(2, number_field(3, 2)) +
+         bytes_field(3, bytes_field(1, "identity") + number_field(3, 1) + number_field(4, 0)) +
+         bytes_field(5, bytes_field(2, "x"));
+}
+
+}  // namespace
+
+std::vector<std::string> qdelta::fuzz::seeds() {
   std::vector<std::string> all;
   struct Shape {
     std::uint32_t vocab_size;
@@ -117,84 +114,8 @@ std::vector<std::string> seeds() {
     all.push_back(std::string(1, '\0').append(shard(shape.vocab_size, shape.documents)));
   }
   for (const std::string_view tokenizer : kTokenizers) all.push_back(std::string(1, '\1').append(tokenizer));
+  all.push_back(std::string(1, '\2').append(sentencepiece_model()));
   return all;
 }
 
-std::size_t below(Random& random, std::size_t limit) { return static_cast<std::size_t>(random() % limit); }
-
-// The first byte, which says what it is, stays.
-void mutate(std::string& input, Random& random) {
-  const std::size_t at = 1 + below(random, input.size());
-  const std::size_t span = below(random, 1 + std::min<std::size_t>(16, input.size() - at));
-  switch (below(random, 5)) {
-    case 0:
-      if (at < input.size()) input[at] = static_cast<char>(input[at] ^ (1 << below(random, 8)));
-      break;
-    case 1:
-      input.erase(at, span);
-      break;
-    case 2:
-      input.insert(at, std::string(kWords[below(random, std::size(kWords))]));
-      break;
-    case 3: {
-      const std::string_view word = kWords[below(random, std::size(kWords))];
-      input.replace(at, span, word);
-      break;
-    }
-    default:
-      if (input.size() > 16) input.insert(at, input.substr(1 + below(random, input.size() - 9), below(random, 24)));
-  }
-}
-
-void run(const std::string& input) {
-  // A copy of exactly its size, so that a read past the end is one past the allocation too.
-  const std::vector<std::uint8_t> bytes(input.begin(), input.end());
-  LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
-}
-
-int run_random(long count) {
-  const std::vector<std::string> starts = seeds();
-  for (const std::string& start : starts) run(start);
-  Random random(20240607);
-  for (long i = 0; i < count; ++i) {
-    std::string input = starts[below(random, starts.size())];
-    for (std::size_t n = 1 + below(random, 4); n > 0; --n) mutate(input, random);
-    run(input);
-  }
-  std::printf("%ld mutations of %zu files\n", count, starts.size());
-  return 0;
-}
-
-int write_seeds(const std::string& folder) {
-  int number = 0;
-  for (const std::string& seed : seeds()) {
-    std::ofstream file(folder + "/seed-" + std::to_string(number++), std::ios::binary);
-    file << seed;
-    if (!file.flush()) {
-      std::fprintf(stderr, "cannot write into %s\n", folder.c_str());
-      return 1;
-    }
-  }
-  return 0;
-}
-
-}  // namespace
-
-int main(int argc, char** argv) {
-  const std::vector<std::string> args(argv + 1, argv + argc);
-  if (args.size() == 2 && args[0] == "--random") return run_random(std::strtol(args[1].c_str(), nullptr, 10));
-  if (args.size() == 2 && args[0] == "--seeds") return write_seeds(args[1]);
-  if (args.empty() || args[0].starts_with("--")) {
-    std::fprintf(stderr, "usage: %s FILE... | --random N | --seeds FOLDER\n", argv[0]);
-    return 2;
-  }
-  for (const std::string& path : args) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) {
-      std::fprintf(stderr, "cannot read %s\n", path.c_str());
-      return 1;
-    }
-    run({std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
-  }
-  return 0;
-}
+std::span<const std::string_view> qdelta::fuzz::words() { return kWords; }

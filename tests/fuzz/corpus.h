@@ -1,0 +1,16 @@
+// What a fuzz target is started from. Each says so in its *_corpus.cpp, for plain_main.cpp to run.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qdelta::fuzz {
+
+// Small valid inputs.
+[[nodiscard]] std::vector<std::string> seeds();
+// Pieces that random bytes would not find.
+[[nodiscard]] std::span<const std::string_view> words();
+
+}  // namespace qdelta::fuzz

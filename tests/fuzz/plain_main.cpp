@@ -1,0 +1,122 @@
+// Runs a fuzz target without libFuzzer, for compilers that lack it and for ctest.
+//
+//   fuzz_data_plain FILE...          runs each file: a crash that libFuzzer saved, or a corpus
+//   fuzz_data_plain --random N       runs N mutations of small valid inputs; the same ones every time
+//   fuzz_data_plain --seeds FOLDER   writes those valid inputs, as a corpus to start libFuzzer from
+#include <algorithm>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "corpus.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+
+namespace {
+
+using Random = std::mt19937_64;
+using Inputs = std::vector<std::string>;
+
+std::size_t below(Random& random, std::size_t limit) { return static_cast<std::size_t>(random() % limit); }
+
+void mutate(std::string& input, Random& random) {
+  const auto words = qdelta::fuzz::words();
+  const std::size_t at = below(random, input.size() + 1);
+  const std::size_t span = below(random, 1 + std::min<std::size_t>(16, input.size() - at));
+  switch (below(random, 6)) {
+    case 0:
+      if (at < input.size()) input[at] = static_cast<char>(random());
+      break;
+    case 1:
+      if (at < input.size()) input[at] = static_cast<char>(input[at] ^ (1 << below(random, 8)));
+      break;
+    case 2:
+      input.erase(at, span);
+      break;
+    case 3:
+      input.insert(at, input.substr(below(random, input.size() + 1), below(random, 24)));
+      break;
+    case 4:
+      input.insert(at, words[below(random, words.size())]);
+      break;
+    default:
+      input.replace(at, span, words[below(random, words.size())]);
+  }
+}
+
+const std::string* running = nullptr;
+
+void save_input(int signal) {
+  std::ofstream("fuzz-crash", std::ios::binary) << *running;
+  std::fprintf(stderr, "the input is in fuzz-crash\n");
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+void run(const std::string& input) {
+  // A copy of exactly its size, so that a read past the end is one past the allocation too.
+  const std::vector<std::uint8_t> bytes(input.begin(), input.end());
+  running = &input;
+  LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+}
+
+void run_random(const Inputs& seeds, unsigned long count) {
+  for (const std::string& seed : seeds) run(seed);
+  Random random(20'260'101);
+  for (unsigned long i = 0; i < count; ++i) {
+    std::string input = seeds[below(random, seeds.size())];
+    for (std::size_t mutations = 1 + below(random, 4); mutations > 0; --mutations) mutate(input, random);
+    run(input);
+  }
+  std::printf("%lu mutations of %zu inputs\n", count, seeds.size());
+}
+
+bool write(const Inputs& seeds, const std::string& folder) {
+  int number = 0;
+  for (const std::string& seed : seeds) {
+    std::ofstream stream(folder + "/seed-" + std::to_string(number++), std::ios::binary);
+    stream.write(seed.data(), static_cast<std::streamsize>(seed.size()));
+    if (!stream.flush()) return false;
+  }
+  return true;
+}
+
+bool run_file(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) return false;
+  run({std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()});
+  return true;
+}
+
+int failed(const char* what, const std::string& path) {
+  std::fprintf(stderr, "cannot %s %s\n", what, path.c_str());
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  std::signal(SIGABRT, save_input);  // what an expectation that fails ends with
+  if (args.size() == 2 && args[0] == "--random") {
+    run_random(qdelta::fuzz::seeds(), std::strtoul(args[1].c_str(), nullptr, 10));
+    return 0;
+  }
+  if (args.size() == 2 && args[0] == "--seeds")
+    return write(qdelta::fuzz::seeds(), args[1]) ? 0 : failed("write into", args[1]);
+  if (args.empty() || args[0].starts_with("--")) {
+    std::fprintf(stderr, "usage: %s FILE... | --random N | --seeds FOLDER\n", argv[0]);
+    return 2;
+  }
+  for (const std::string& path : args) {
+    if (!run_file(path)) return failed("read", path);
+  }
+  return 0;
+}
