@@ -17,35 +17,11 @@ constexpr std::string_view kSeeds[] = {
     R"("dt_rank":"auto","use_mlp":false,"intermediate_size":64})",
 };
 
-constexpr std::string_view kWords[] = {"null",
-                                       "true",
-                                       "false",
-                                       "-1",
-                                       "0",
-                                       "0.1",
-                                       "1e308",
-                                       "1e-308",
-                                       "16777216",
-                                       "4294967296",
-                                       "9223372036854775807",
-                                       "18446744073709551615",
-                                       "\"auto\"",
-                                       "\"mamba\"",
-                                       "\"mamba2\"",
-                                       "\"longhorn\"",
-                                       "\"retnet\"",
-                                       "[]",
-                                       "{}",
-                                       "\"rule\":",
-                                       "\"model_type\":",
-                                       "\"num_v_heads\":",
-                                       "\"dt_rank\":",
-                                       "\"expand\":",
-                                       "\"state_size\":",
-                                       "\"expand_v\":",
-                                       "\"hidden_ratio\":",
-                                       ",",
-                                       "\xff"};
+constexpr std::string_view kWords[] = {
+    "0.1",         "1e308",           "1e-308",          "16777216",         "\"auto\"",
+    "\"mamba\"",   "\"mamba2\"",      "\"longhorn\"",    "\"retnet\"",       "[]",
+    "{}",          "\"rule\":",       "\"model_type\":", "\"num_v_heads\":", "\"dt_rank\":",
+    "\"expand\":", "\"state_size\":", "\"expand_v\":",   "\"hidden_ratio\":"};
 
 }  // namespace
 

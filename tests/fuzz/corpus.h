@@ -10,7 +10,7 @@ namespace qdelta::fuzz {
 
 // Small valid inputs.
 [[nodiscard]] std::vector<std::string> seeds();
-// Pieces that random bytes would not find.
+// Pieces that neither random bytes nor the usual ones of JSON would find.
 [[nodiscard]] std::span<const std::string_view> words();
 
 }  // namespace qdelta::fuzz

@@ -12,7 +12,9 @@
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "corpus.h"
@@ -24,10 +26,39 @@ namespace {
 using Random = std::mt19937_64;
 using Inputs = std::vector<std::string>;
 
+// Most inputs are JSON, or have some in them.
+constexpr std::string_view kJsonWords[] = {"null",
+                                           "true",
+                                           "false",
+                                           "[",
+                                           "]",
+                                           "{",
+                                           "}",
+                                           ",",
+                                           ":",
+                                           "\"",
+                                           "[[[[",
+                                           "-1",
+                                           "0",
+                                           "1",
+                                           "0.5",
+                                           "1e999",
+                                           "4294967296",
+                                           "9223372036854775807",
+                                           "18446744073709551615",
+                                           R"(\u0000)",
+                                           R"(\ud800)",
+                                           "\xff",
+                                           "\xc3\xa9"};
+
 std::size_t below(Random& random, std::size_t limit) { return static_cast<std::size_t>(random() % limit); }
 
+std::string_view word(Random& random) {
+  const std::span<const std::string_view> from = below(random, 2) == 0 ? kJsonWords : qdelta::fuzz::words();
+  return from[below(random, from.size())];
+}
+
 void mutate(std::string& input, Random& random) {
-  const auto words = qdelta::fuzz::words();
   const std::size_t at = below(random, input.size() + 1);
   const std::size_t span = below(random, 1 + std::min<std::size_t>(16, input.size() - at));
   switch (below(random, 6)) {
@@ -44,10 +75,10 @@ void mutate(std::string& input, Random& random) {
       input.insert(at, input.substr(below(random, input.size() + 1), below(random, 24)));
       break;
     case 4:
-      input.insert(at, words[below(random, words.size())]);
+      input.insert(at, word(random));
       break;
     default:
-      input.replace(at, span, words[below(random, words.size())]);
+      input.replace(at, span, word(random));
   }
 }
 

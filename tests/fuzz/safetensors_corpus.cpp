@@ -28,7 +28,6 @@ constexpr Seed kSeeds[] = {
      8},
 };
 
-// Pieces that random bytes would not find.
 constexpr std::string_view kWords[] = {R"("dtype")",
                                        R"("shape")",
                                        R"("data_offsets")",
@@ -38,31 +37,12 @@ constexpr std::string_view kWords[] = {R"("dtype")",
                                        "U64",
                                        "I8",
                                        "C64",
-                                       "[",
-                                       "]",
-                                       "{",
-                                       "}",
-                                       ",",
-                                       ":",
-                                       "\"",
-                                       "-1",
-                                       "0",
                                        "8",
                                        "24",
                                        "1.5",
                                        "1e9",
-                                       "null",
-                                       "true",
-                                       "[[[[",
                                        R"({"a":{)",
-                                       R"(\u0000)",
-                                       R"(\ud800)",
-                                       "18446744073709551615",
-                                       "9223372036854775807",
-                                       "4294967296",
-                                       "\0"sv,
-                                       "\xff",
-                                       "\xc3\xa9"};
+                                       "\0"sv};
 
 std::string as_file(const Seed& seed) {
   std::string file(8, '\0');
