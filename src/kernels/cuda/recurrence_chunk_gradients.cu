@@ -140,10 +140,10 @@ __device__ void correct_gradient(const Block& b, Sum (&d_correct)[kTokenSums],
   }
 }
 
-// Before and behind what the threads of the reads do for the gates. The other groups go on to write dQ and dK; where
-// there may be more passes over the keys to come (dq_parts), all wait.
-__device__ inline void gates_barrier(const GradientsArgs& a, const Block& b) {
-  if (a.dq_parts != nullptr) {
+// Before and behind what the threads of the reads do for the gates. The other groups go on to write dQ and dK
+// meanwhile, but where they will have to wait for the gates or for one another later on, all wait here.
+__device__ inline void gates_barrier(const Block& b, bool all_wait) {
+  if (all_wait) {
     __syncthreads();
   } else {
     b.group_barrier();
@@ -152,8 +152,8 @@ __device__ inline void gates_barrier(const GradientsArgs& a, const Block& b) {
 
 // dg_t = the sum over r >= t > i of along[r][i]: sums along the rows first, then down the columns. By the threads of
 // the reads, two for a row or column; `with` are the products that are still in their sums.
-__device__ void decay_gradient(const GradientsArgs& a, const Block& b, const Sum (&with)[kTokenSums], float* along,
-                               GradientSums& s) {
+__device__ void decay_gradient(const GradientsArgs& a, const Block& b, bool all_wait, const Sum (&with)[kTokenSums],
+                               float* along, GradientSums& s) {
   const bool works = b.role == kOfReads;
   const int line = b.thread / 2;
   const int part = b.thread % 2 * 32;
@@ -165,7 +165,7 @@ __device__ void decay_gradient(const GradientsArgs& a, const Block& b, const Sum
         for (int e = 0; e < 4; ++e) along[b.row(e / 2) * kStride + 8 * j + 2 * b.lane.quad + e % 2] += with[j].x[e];
       }
     }
-    gates_barrier(a, b);
+    gates_barrier(b, all_wait);
   }
   if (works) {
     float* row = along + line * kStride + part;
@@ -181,7 +181,7 @@ __device__ void decay_gradient(const GradientsArgs& a, const Block& b, const Sum
       sum += value;
     }
   }
-  gates_barrier(a, b);
+  gates_barrier(b, all_wait);
   if (works) {
     float sum = 0;
 #pragma unroll 8
@@ -397,6 +397,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
   const Block b(a);
   const Lane& lane = b.lane;
   const ChunkTiles<E, kKeys, kStages> tiles(memory);
+  const bool all_wait = a.dq_parts != nullptr || a.adds_keys;  // see gates_barrier
   float write_sum = 0;
 
   for (int first_key = 0; first_key < a.dims.keys; first_key += kKeys) {
@@ -545,16 +546,16 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
       along[1] = norms[1] * quad_sum(along[1]);
     }
     if (b.role == kOfReads) {
-      if (a.dq_parts == nullptr) b.release_queries();
+      if (!all_wait) b.release_queries();
       if (a.erases && lane.quad == 0) {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           s.rows[kOfMix][b.row(half)] = first ? along[half] : s.rows[kOfMix][b.row(half)] + along[half];
       }
     }
-    if (b.role == kOfReads || a.dq_parts != nullptr) {
-      if (first) decay_gradient(a, b, matrix, tiles.along, s);
-      gates_barrier(a, b);
+    if (b.role == kOfReads || all_wait) {
+      if (first) decay_gradient(a, b, all_wait, matrix, tiles.along, s);
+      gates_barrier(b, all_wait);
       if (last && b.role == kOfReads && b.rows == 0) finish_gates(a, b, s);
     }
     if (a.dq_parts != nullptr) {
@@ -572,7 +573,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
         if (b.role == kOfKeys) along[half] += s.key_extra[r] * ((a.norm ? s.factors[kKeySquare][r] : 0.0F) - 1.0F);
       }
     }
-    if (b.role == kOfQueries) b.await_queries();
+    if (b.role == kOfQueries && !all_wait) b.await_queries();
     if (b.role != kOfReads) {
       put_rows<E, kKeys>(a, b, sums, own, norms, along,
                          b.role == kOfKeys ? rows_of(a.dk, b.place, b.q_head) : rows_of(a.dq, b.place, b.q_head));
