@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <functional>
 #include <map>
 
 #include "cuda/recurrence_on_gpu.h"
+#include "kernels/extremes.h"
 #include "kernels/golden_case.h"
 
 namespace qdelta::testing {
@@ -252,95 +252,23 @@ TEST_F(RecurrenceOnGpu, ManySequences) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Extremes.
 
-void fill(Tensor& tensor, float value) {
-  for (float& element : tensor.as<float>()) element = value;
-}
-void multiply(Tensor& tensor, float factor) {
-  for (float& element : tensor.as<float>()) element *= factor;
-}
-void repeat_first_token(Tensor& tensor) {
-  const std::span<float> values = tensor.as<float>();
-  const auto row = static_cast<std::size_t>(tensor.elements() / tensor.shape()[1]);
-  for (std::size_t i = row; i < values.size(); ++i) values[i] = values[i - row];
-}
-
 TEST_F(RecurrenceOnGpu, Extremes) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const std::vector<std::pair<std::string, std::function<void(RecurrenceCase&)>>> extremes{
-      {"strong decay", [](RecurrenceCase& c) { fill(c.g, -50); }},
-      {"total decay", [](RecurrenceCase& c) { fill(c.g, -kInfinity); }},
-      {"no decay", [](RecurrenceCase& c) { fill(c.g, 0); }},
-      {"decays of all kinds",
-       [](RecurrenceCase& c) {
-         Random random(1);
-         for (float& g : c.g.as<float>())
-           g = pick<float>(random, {0.0F, -0.0F, -1e-8F, -1e-3F, -1.0F, -20.0F, -88.0F, -104.0F, -1e30F, -kInfinity});
-       }},
-      {"beta 0", [](RecurrenceCase& c) { fill(c.beta, 0); }},
-      {"beta 1", [](RecurrenceCase& c) { fill(c.beta, 1); }},
-      {"beta 2", [](RecurrenceCase& c) { fill(c.beta, 2); }},
-      {"beta and lambda doubled",
-       [](RecurrenceCase& c) {
-         multiply(c.beta, 2);
-         multiply(c.lambda, 2);
-       }},
-      {"identical keys", [](RecurrenceCase& c) { repeat_first_token(c.k); }},
-      {"identical keys written over",
-       [](RecurrenceCase& c) {
-         repeat_first_token(c.k);
-         fill(c.beta, 1);
-         fill(c.g, 0);
-       }},
-      {"identical keys and queries, doubled, under strong decay",
-       [](RecurrenceCase& c) {
-         repeat_first_token(c.k);
-         std::memcpy(c.q.data(), c.k.data(), c.k.bytes());
-         fill(c.beta, 2);
-         fill(c.lambda, 2);
-         fill(c.g, -5);
-       }},
-      {"zero keys", [](RecurrenceCase& c) { fill(c.k, 0); }},
-      {"zero everything",
-       [](RecurrenceCase& c) {
-         for (Tensor* tensor : {&c.q, &c.k, &c.v, &c.g, &c.beta, &c.lambda, &c.h0, &c.d_o, &c.d_ht}) fill(*tensor, 0);
-       }},
-      {"huge values",
-       [](RecurrenceCase& c) {
-         multiply(c.v, 1e30F);
-         multiply(c.h0, 1e30F);
-       }},
-      {"huge rows",
-       [](RecurrenceCase& c) {
-         multiply(c.q, 1e15F);
-         multiply(c.k, 1e15F);
-       }},
-      {"tiny rows",
-       [](RecurrenceCase& c) {
-         multiply(c.q, 1e-8F);
-         multiply(c.k, 1e-8F);
-       }},
-      {"huge gradients",
-       [](RecurrenceCase& c) {
-         multiply(c.d_o, 1e30F);
-         multiply(c.d_ht, 1e30F);
-       }},
-  };
-  for (const auto& [name, make] : extremes) {
+  std::vector<Extreme> all = extremes();
+  all.push_back({"identical keys and queries, doubled, under strong decay", [](RecurrenceCase& c) {
+                   repeat_first_token(c.k);
+                   std::memcpy(c.q.data(), c.k.data(), c.k.bytes());
+                   fill(c.beta, 2);
+                   fill(c.lambda, 2);
+                   fill(c.g, -5);
+                 }});
+  for (const Extreme& extreme : all) {
     for (const Rule rule : {Rule::linear, Rule::longhorn, Rule::gated_delta, Rule::q_delta}) {
-      CaseSpec spec;
-      spec.rule = rule;
-      spec.tokens = 70;
-      spec.heads = 2;
-      spec.key_dim = 24;
-      spec.value_dim = 20;
-      RecurrenceCase problem = random_case(spec, 71);
-      make(problem);
-      const std::string where = fmt::format("{}, {}", name, traits_of(rule).name);
+      const RecurrenceCase problem = extreme_case(extreme, rule);
+      const std::string where = fmt::format("{}, {}", extreme.name, traits_of(rule).name);
       SCOPED_TRACE(where);
       expect_close("extremes f32", where, run_on_gpu(context(), problem), reference_of(problem),
-                   {1e-4, 5e-4, 5e-4, 1e-36});
-      const RecurrenceCase rounded = in_bfloat16(problem);
-      const Results<Tensor> got = run_on_gpu(context(), rounded);
+                   {extreme.slack * 1e-4, extreme.slack * 5e-4, extreme.slack * 5e-4, 1e-36});
+      const Results<Tensor> got = run_on_gpu(context(), in_bfloat16(problem));
       for (const auto& [field, tensor] : got.fields()) {
         EXPECT_TRUE(all_finite(to_doubles(tensor->view()))) << field << " in bf16";
       }
