@@ -134,7 +134,7 @@ double clipped_adamw(const Device& device, const AdamW& args, float max_norm) {
   if (device.gpu != nullptr) {
     // What clipping found comes first in the scratch space, behind it the sums of pieces.
     static_assert(sizeof(cuda::Clipping) <= kAlignment);
-    const std::size_t pieces = cuda::sum_workspace(args.gradients.size());
+    const std::size_t pieces = cuda::sum_workspace();
     const std::span<std::byte> scratch = device.gpu->scratch(kAlignment + pieces);
     auto* clipping = reinterpret_cast<cuda::Clipping*>(scratch.data());
     cuda::clip_gradients(*device.gpu, args.gradients, max_norm, clipping, scratch.subspan(kAlignment));
@@ -164,7 +164,7 @@ double sum_of_values(const Device& device, std::span<const float> values) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) {
     // The sum comes first in the scratch space, behind it the sums of pieces.
-    const std::span<std::byte> scratch = device.gpu->scratch(kAlignment + cuda::sum_workspace(values.size()));
+    const std::span<std::byte> scratch = device.gpu->scratch(kAlignment + cuda::sum_workspace());
     auto* sum = reinterpret_cast<double*>(scratch.data());
     cuda::sum_of_values(*device.gpu, values, sum, scratch.subspan(kAlignment));
     double result = 0;

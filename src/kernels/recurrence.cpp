@@ -1,10 +1,10 @@
 // The recurrence's entry points: check, then hand over to the form that was asked for.
 #include "kernels/cpu/recurrence_chunk.h"
-#include "kernels/cpu/recurrence_layout.h"
 #include "kernels/cpu/recurrence_step.h"
 #include "kernels/cpu/recurrence_walk.h"
 #include "kernels/kernels.h"
 #include "kernels/recurrence_check.h"
+#include "kernels/recurrence_layout.h"
 #include "kernels/recurrence_reference.h"
 #include "kernels/workspace.h"
 #ifdef QDELTA_WITH_CUDA
@@ -27,7 +27,7 @@ bool walks(const RecurrenceForward& args) {
 std::int64_t recurrence_chunk_count(const RecurrenceInputs& in, const Execution& run) {
   check(in);
   check(run);
-  return cpu::RecurrenceLayout(in, run.chunk > 0 ? run.chunk : kDefaultChunk).total_chunks;
+  return RecurrenceLayout(in, run.chunk > 0 ? run.chunk : kDefaultChunk).total_chunks;
 }
 
 std::size_t recurrence_workspace(const RecurrenceForward& args) {
@@ -103,7 +103,7 @@ void recurrence_step(const Device& device, const RecurrenceStep& args, std::span
 
 std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& args) {
 #ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(*device.gpu, args);
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(args);
 #else
   (void)device;
 #endif
@@ -112,7 +112,7 @@ std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& 
 
 std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward& args) {
 #ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(*device.gpu, args);
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(args);
 #else
   (void)device;
 #endif

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/cpu/recurrence_layout.h"
+#include "kernels/recurrence_layout.h"
 
 namespace qdelta {
 namespace {
@@ -60,7 +60,7 @@ void check(const RecurrenceInputs& in) {
     require(in.cu_seqlens.back() == in.q.extent(1), "cu_seqlens ends with {}, but there are {} tokens",
             in.cu_seqlens.back(), in.q.extent(1));
   }
-  const cpu::RecurrenceLayout at(in, kDefaultChunk);
+  const RecurrenceLayout at(in, kDefaultChunk);
   check_heads(at.H, at.HV);
   check_sizes(at.K, at.V, {at.N, at.HV, at.K, at.V}, "[N, HV, K, V]");
   check_sizes(at.K, at.V, {at.total_chunks, at.HV, at.K, at.V}, "[chunks, HV, K, V]");
@@ -87,7 +87,7 @@ void check(const Execution& run) {
 void check(const RecurrenceForward& args) {
   check(args.in);
   check(args.run);
-  const cpu::RecurrenceLayout at(args.in, args.run.chunk > 0 ? args.run.chunk : kDefaultChunk);
+  const RecurrenceLayout at(args.in, args.run.chunk > 0 ? args.run.chunk : kDefaultChunk);
   check_view("o", args.o, {at.B, at.T, at.HV, at.V}, "[B, T, HV, V]", false);
   check_optional("ht", args.ht, {at.N, at.HV, at.K, at.V}, "[N, HV, K, V]", true);
   check_optional("chunk_states", args.chunk_states, {at.total_chunks, at.HV, at.K, at.V}, "[chunks, HV, K, V]", true);
@@ -97,7 +97,7 @@ void check(const RecurrenceForward& args) {
 void check(const RecurrenceBackward& args) {
   check(args.in);
   check(args.run);
-  const cpu::RecurrenceLayout at(args.in, args.run.chunk > 0 ? args.run.chunk : kDefaultChunk);
+  const RecurrenceLayout at(args.in, args.run.chunk > 0 ? args.run.chunk : kDefaultChunk);
   const Shape gates{at.B, at.T, at.HV};
   const Shape states{at.N, at.HV, at.K, at.V};
   check_view("do", args.d_o, {at.B, at.T, at.HV, at.V}, "[B, T, HV, V]", false);

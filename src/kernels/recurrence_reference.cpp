@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "kernels/cpu/recurrence_layout.h"
+#include "kernels/recurrence_layout.h"
 #include "rule/oracle.h"
 
 namespace qdelta {
@@ -37,7 +37,7 @@ void write_all(const TensorView& view, const std::vector<T>& values) {
 }
 
 OracleShape shape_of(const RecurrenceInputs& in) {
-  const cpu::RecurrenceLayout at(in, kDefaultChunk);
+  const RecurrenceLayout at(in, kDefaultChunk);
   OracleShape shape;
   shape.q_heads = at.H;
   shape.v_heads = at.HV;

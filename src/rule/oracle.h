@@ -25,8 +25,6 @@
 
 namespace qdelta {
 
-inline constexpr double kNormEpsilon = 1e-6;  // inside the square root of the L2 norm
-
 struct OracleShape {
   std::vector<std::int64_t> offsets;  // N + 1 token offsets: sequence n is tokens [offsets[n], offsets[n+1])
   std::int64_t q_heads = 0, v_heads = 0, key_dim = 0, value_dim = 0;

@@ -27,6 +27,8 @@ namespace qdelta {
 
 enum class Rule : int { linear, retnet, mamba2, longhorn, delta, gated_delta, q_delta };
 
+inline constexpr double kNormEpsilon = 1e-6;  // inside the square root of the L2 norm of q and k
+
 // What a token gives to its rule. k_dot_k is of the k that the recurrence sees, after the optional norm.
 template <class T>
 struct RuleInputs {

@@ -4,7 +4,10 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -28,42 +31,66 @@ inline const cuda::Context& device_context() {
   return context;
 }
 
-class DeviceBuffer {
+// Memory on the GPU, full of NaN whatever type it is read as, with guards at both ends that must stay as they are.
+class DeviceMemory {
  public:
-  explicit DeviceBuffer(std::size_t bytes) : size_(bytes) {
-    QDELTA_CUDA(cudaMalloc(reinterpret_cast<void**>(&data_), bytes > 0 ? bytes : 1));
+  DeviceMemory() = default;
+  explicit DeviceMemory(std::size_t bytes) : size_(bytes) {
+    QDELTA_CUDA(cudaMalloc(reinterpret_cast<void**>(&start_), bytes + 2 * kMargin));
+    QDELTA_CUDA(cudaMemset(start_, kGuard, bytes + 2 * kMargin));
+    fill_with_nan();
   }
-  ~DeviceBuffer() { cudaFree(data_); }
-  DeviceBuffer(DeviceBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
+  ~DeviceMemory() {
+    if (start_ == nullptr) return;
+    expect_guard(start_);
+    expect_guard(data() + size_);
+    cudaFree(start_);
+  }
+  DeviceMemory(DeviceMemory&& other) noexcept
+      : start_(std::exchange(other.start_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
+    std::swap(start_, other.start_);
     std::swap(size_, other.size_);
     return *this;
   }
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] std::byte* data() const { return start_ == nullptr ? nullptr : start_ + kMargin; }
   [[nodiscard]] std::size_t size() const { return size_; }
-  [[nodiscard]] std::span<std::byte> bytes() const { return {data_, size_}; }
-  // Waits until it is there: a copy from ordinary memory may return before, and the context's stream does not wait.
+  [[nodiscard]] std::span<std::byte> bytes() const { return {data(), size_}; }
+  // Waits until it is there: fills and copies may return before, and the context's stream does not wait for them.
   void upload(const void* from) const {
-    if (size_ > 0) QDELTA_CUDA(cudaMemcpy(data_, from, size_, cudaMemcpyHostToDevice));
+    if (size_ > 0) QDELTA_CUDA(cudaMemcpy(data(), from, size_, cudaMemcpyHostToDevice));
+    QDELTA_CUDA(cudaDeviceSynchronize());
+  }
+  void fill_with_nan() const {
+    if (size_ > 0) QDELTA_CUDA(cudaMemset(data(), 0xff, size_));
     QDELTA_CUDA(cudaDeviceSynchronize());
   }
   // After everything on the context's stream.
   void download(void* to) const {
     device_context().synchronize();
-    if (size_ > 0) QDELTA_CUDA(cudaMemcpy(to, data_, size_, cudaMemcpyDeviceToHost));
-  }
-  void fill(int byte) const {
-    if (size_ > 0) QDELTA_CUDA(cudaMemset(data_, byte, size_));
-    QDELTA_CUDA(cudaDeviceSynchronize());
+    if (size_ > 0) QDELTA_CUDA(cudaMemcpy(to, data(), size_, cudaMemcpyDeviceToHost));
   }
 
  private:
-  std::byte* data_ = nullptr;
+  static constexpr std::size_t kMargin = 1024;
+  static constexpr unsigned char kGuard = 0xa5;
+
+  void expect_guard(const std::byte* at) const {
+    std::array<std::byte, kMargin> guard{};
+    if (cudaDeviceSynchronize() != cudaSuccess ||
+        cudaMemcpy(guard.data(), at, kMargin, cudaMemcpyDeviceToHost) != cudaSuccess) {
+      ADD_FAILURE() << "the memory cannot be read back: " << cudaGetErrorString(cudaGetLastError());
+      return;
+    }
+    const bool whole =
+        std::all_of(guard.begin(), guard.end(), [](std::byte byte) { return byte == std::byte{kGuard}; });
+    EXPECT_TRUE(whole) << "memory outside of " << size_ << " bytes was written";
+  }
+
+  std::byte* start_ = nullptr;
   std::size_t size_ = 0;
 };
 
@@ -71,87 +98,103 @@ class DeviceBuffer {
 template <class T>
 class DeviceVector {
  public:
-  explicit DeviceVector(const std::vector<T>& values) : buffer_(values.size() * sizeof(T)) {
-    buffer_.upload(values.data());
+  explicit DeviceVector(const std::vector<T>& values) : memory_(values.size() * sizeof(T)) {
+    memory_.upload(values.data());
   }
-  [[nodiscard]] std::span<T> span() const { return {reinterpret_cast<T*>(buffer_.data()), buffer_.size() / sizeof(T)}; }
+  [[nodiscard]] std::span<T> span() const { return {reinterpret_cast<T*>(memory_.data()), memory_.size() / sizeof(T)}; }
   [[nodiscard]] std::vector<T> values() const {
-    std::vector<T> out(buffer_.size() / sizeof(T));
-    buffer_.download(out.data());
+    std::vector<T> out(memory_.size() / sizeof(T));
+    memory_.download(out.data());
     return out;
   }
 
  private:
-  DeviceBuffer buffer_;
+  DeviceMemory memory_;
 };
 
-// Where a tensor lies: elements before its first one, and after each row of the last axis.
+// Where a tensor lies: elements before its first one, gaps after each row of the last axis, and whether the other axes
+// are in their order or the other way round, with gaps; gates (three axes) then have gaps between all elements.
 struct Placement {
   std::int64_t offset = 0, padding = 0;
+  bool reversed = false;
 };
 
 class DeviceTensor {
  public:
-  DeviceTensor() : buffer_(0) {}
-  explicit DeviceTensor(const Tensor& content, const Placement& place = {})
-      : DeviceTensor(content.dtype(), content.shape(), place) {
-    std::vector<std::byte> image = image_;
-    for_rows(image.data(), content.data(),
-             [](std::byte* there, const std::byte* here, std::size_t bytes) { std::memcpy(there, here, bytes); });
-    buffer_.upload(image.data());
+  DeviceTensor() = default;
+  explicit DeviceTensor(const Tensor& content, const Placement& place = {}) {
+    if (content.data() == nullptr) return;
+    std::vector<std::byte> image = lay_out(content.dtype(), content.shape(), place);
+    for_each_run([&](std::size_t there, std::size_t here, std::size_t bytes) {
+      std::memcpy(image.data() + there, content.data() + here, bytes);
+    });
+    memory_.upload(image.data());
   }
   // Full of NaN.
-  DeviceTensor(DType dtype, const Shape& shape, const Placement& place = {}) : buffer_(0) {
-    view_ = TensorView(nullptr, dtype, shape);
-    const std::int64_t width = shape.rank > 0 ? shape[shape.rank - 1] : 1;
-    std::int64_t step = width + place.padding;
-    for (int axis = shape.rank - 2; axis >= 0; --axis) {
-      view_.stride[static_cast<std::size_t>(axis)] = step;
-      step *= shape[axis];
-    }
-    if (shape.rank < 2) step = width;
-    const std::size_t size = size_of(dtype);
-    image_.assign(static_cast<std::size_t>(step + place.offset + 16) * size, std::byte{0xff});
-    buffer_ = DeviceBuffer(image_.size());
-    buffer_.upload(image_.data());
-    view_.data = buffer_.data() + static_cast<std::size_t>(place.offset) * size;
-  }
+  DeviceTensor(DType dtype, const Shape& shape, const Placement& place = {}) { lay_out(dtype, shape, place); }
 
   [[nodiscard]] TensorView view() const { return view_; }
   // The values, row-major. Fails the test if anything around them has changed.
   [[nodiscard]] Tensor get() const {
-    std::vector<std::byte> image(image_.size());
-    buffer_.download(image.data());
+    if (!view_) return {};
+    std::vector<std::byte> image(memory_.size());
+    memory_.download(image.data());
     Tensor out(view_.dtype, view_.shape);
-    for_rows(image.data(), out.data(), [](std::byte* there, std::byte* here, std::size_t bytes) {
-      std::memcpy(here, there, bytes);
-      std::memset(there, 0xff, bytes);
+    for_each_run([&](std::size_t there, std::size_t here, std::size_t bytes) {
+      std::memcpy(out.data() + here, image.data() + there, bytes);
+      std::memset(image.data() + there, 0xff, bytes);
     });
-    for (const std::byte byte : image) {
-      if (byte == std::byte{0xff}) continue;
-      ADD_FAILURE() << "memory around a tensor " << view_.shape.text() << " was written";
-      break;
-    }
+    const bool gaps_are_whole =
+        std::all_of(image.begin(), image.end(), [](std::byte byte) { return byte == std::byte{0xff}; });
+    EXPECT_TRUE(gaps_are_whole) << "memory around the elements of a tensor " << view_.shape.text() << " was written";
     return out;
   }
 
  private:
-  // body(row in the image, row of a row-major tensor, bytes)
-  template <class Byte, class Body>
-  void for_rows(std::byte* image, Byte* content, const Body& body) const {
-    const int rank = view_.shape.rank;
-    const std::int64_t width = rank > 0 ? view_.extent(rank - 1) : 1;
-    const std::int64_t rows = width > 0 ? view_.shape.elements() / width : 0;
+  // Returns what is in the memory now: NaN.
+  std::vector<std::byte> lay_out(DType dtype, const Shape& shape, const Placement& place) {
+    view_ = TensorView(nullptr, dtype, shape);
+    const int rank = shape.rank;
+    const bool gates = place.reversed && rank == 3;
+    std::int64_t step = 1;
+    const auto put = [&](int axis, std::int64_t gap) {
+      view_.stride[static_cast<std::size_t>(axis)] = step;
+      step = step * shape[axis] + gap;
+    };
+    if (rank > 0 && !gates) put(rank - 1, rank > 1 ? place.padding : 0);
+    const int outer = gates ? rank : rank - 1;
+    for (int i = 0; i < outer; ++i) {
+      if (place.reversed) put(i, 5);
+      if (!place.reversed) put(outer - 1 - i, 0);
+    }
+    const auto size = static_cast<std::int64_t>(size_of(dtype));
+    std::vector<std::byte> image(static_cast<std::size_t>((step + place.offset) * size), std::byte{0xff});
+    memory_ = DeviceMemory(image.size());
+    view_.data = memory_.data() + place.offset * size;
+    return image;
+  }
+
+  // visit(offset in the memory, offset in a row-major tensor, bytes) for elements that follow one another in both: all
+  // of them, those of the last axis, or single ones.
+  template <class Visit>
+  void for_each_run(const Visit& visit) const {
+    const std::int64_t elements = view_.shape.elements();
     const auto size = static_cast<std::int64_t>(size_of(view_.dtype));
-    const std::int64_t step = rank > 1 ? view_.step(rank - 2) : width;
-    const std::int64_t start = view_.data - buffer_.data();
-    for (std::int64_t r = 0; r < rows; ++r) {
-      body(image + start + r * step * size, content + r * width * size, static_cast<std::size_t>(width * size));
+    const int last = view_.shape.rank - 1;
+    const std::int64_t run = view_.contiguous() ? elements : view_.step(last) == 1 ? view_.shape[last] : 1;
+    for (std::int64_t index = 0; index < elements; index += run) {
+      std::int64_t rest = index;
+      std::int64_t at = 0;
+      for (int axis = last; axis >= 0; --axis) {
+        at += rest % view_.shape[axis] * view_.step(axis);
+        rest /= view_.shape[axis];
+      }
+      visit(static_cast<std::size_t>(view_.data - memory_.data() + at * size), static_cast<std::size_t>(index * size),
+            static_cast<std::size_t>(run * size));
     }
   }
 
-  DeviceBuffer buffer_;
-  std::vector<std::byte> image_;  // as it was before anything was written
+  DeviceMemory memory_;
   TensorView view_;
 };
 

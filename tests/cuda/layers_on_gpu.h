@@ -73,10 +73,4 @@ inline std::string trace(DType dtype, const Placement& place, std::initializer_l
                      fmt::join(numbers, " "));
 }
 
-inline DeviceBuffer workspace(std::size_t bytes) {
-  DeviceBuffer buffer(bytes);
-  buffer.fill(0xff);
-  return buffer;
-}
-
 }  // namespace qdelta::testing

@@ -119,7 +119,7 @@ TEST(CudaLayers, Embedding) {
         for (int run = 0; run < 2; ++run) {
           const DeviceTensor dev_dtable(dtable0, place);
           const EmbeddingBackward args{dev_ids.span(), dev_dy.view(), dev_dtable.view()};
-          const DeviceBuffer space = workspace(cuda::embedding_backward_workspace(args));
+          const DeviceMemory space(cuda::embedding_backward_workspace(args));
           cuda::embedding_backward(device_context(), args, space.bytes());
           Tensor got = dev_dtable.get();
           if (run == 0) {
@@ -147,7 +147,7 @@ TEST(CudaLayers, EmbeddingOfIdsThatAreNotThere) {
   const Tensor dy = random_tensor(random, kF32, {4, 4});
   const DeviceTensor dev_dy(dy);
   const EmbeddingBackward args{ids.span(), dev_dy.view(), dtable.view()};
-  cuda::embedding_backward(device_context(), args, workspace(cuda::embedding_backward_workspace(args)).bytes());
+  cuda::embedding_backward(device_context(), args, DeviceMemory(cuda::embedding_backward_workspace(args)).bytes());
   Tensor expected = float_of(table);
   for (std::size_t i = 0; i < 4; ++i) {
     expected.as<float>()[i] += dy.as<float>()[i];
@@ -229,7 +229,7 @@ TEST(CudaLayers, RmsNorm) {
                                        dev_dx.view(),
                                        dev_dweight.view(),
                                        run == 0 ? dev_rounded.view() : TensorView()};
-            const DeviceBuffer space = workspace(cuda::rms_norm_backward_workspace(args));
+            const DeviceMemory space(cuda::rms_norm_backward_workspace(args));
             cuda::rms_norm_backward(device_context(), args, space.bytes());
             expect_close("rms_norm dx", dev_dx.get(), dx);
             if (run == 0) expect_close("rms_norm rounded dx", dev_rounded.get(), dx);
@@ -300,7 +300,7 @@ TEST(CudaLayers, GatedNorm) {
                                          dev_dweight.view(),
                                          1e-6F,
                                          heads > 1 ? dev_dy.view() : TensorView()};
-            const DeviceBuffer space = workspace(cuda::gated_norm_backward_workspace(args));
+            const DeviceMemory space(cuda::gated_norm_backward_workspace(args));
             cuda::gated_norm_backward(device_context(), args, space.bytes());
             expect_close("gated_norm y", dev_y.get(), y);
             if (heads > 1) expect_close("gated_norm y again", dev_dy.get(), y);
@@ -382,7 +382,7 @@ TEST(CudaLayers, ShortConv) {
             const DeviceTensor dev_dweight(dweight0);
             const ShortConvBackward args{dev_x.view(),       dev_weight.view(),  dev_dy.view(), dev_dx.view(),
                                          dev_dweight.view(), dev_offsets.span(), dev_bias_view, dev_dbias.view()};
-            const DeviceBuffer space = workspace(cuda::short_conv_backward_workspace(args));
+            const DeviceMemory space(cuda::short_conv_backward_workspace(args));
             cuda::short_conv_backward(device_context(), args, space.bytes());
             expect_close("short_conv dx", dev_dx.get(), dx);
             expect_sum_close("short_conv dweight", dev_dweight.get(), dweight, N);
@@ -493,7 +493,7 @@ TEST(CudaLayers, Gates) {
                                    dev_dA_log.view(),
                                    dev_ddt_bias.view(),
                                    which.bias ? dev_dbias.view() : TensorView()};
-          const DeviceBuffer space = workspace(cuda::gates_backward_workspace(args));
+          const DeviceMemory space(cuda::gates_backward_workspace(args));
           cuda::gates_backward(device_context(), args, space.bytes());
           if (which.a) {
             expect_close("gates da", dev_da.get(), da);

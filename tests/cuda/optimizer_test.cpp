@@ -9,6 +9,7 @@
 #include <set>
 
 #include "cuda/layers_on_gpu.h"
+#include "kernels/cuda/memory.h"
 
 namespace qdelta::testing {
 namespace {
@@ -101,7 +102,7 @@ TEST(CudaLayers, SumsAndClipping) {
       const DeviceTensor dev(values, {offset, 0});
       const std::span<const float> span(reinterpret_cast<const float*>(dev.view().data),
                                         static_cast<std::size_t>(count));
-      const DeviceBuffer space = workspace(cuda::sum_workspace(span.size()));
+      const DeviceMemory space(cuda::sum_workspace());
       const DeviceVector<double> sums({-1.0, -1.0});
       cuda::sum_of_values(device_context(), span, sums.span().data(), space.bytes());
       cuda::sum_of_values(device_context(), span, sums.span().data() + 1, space.bytes());
@@ -129,7 +130,7 @@ TEST(CudaLayers, SumsAndClipping) {
     const DeviceTensor dev(bad);
     const DeviceVector<cuda::Clipping> clipping(std::vector<cuda::Clipping>(1));
     cuda::clip_gradients(device_context(), {reinterpret_cast<const float*>(dev.view().data), 100}, 1.0F,
-                         clipping.span().data(), workspace(cuda::sum_workspace(100)).bytes());
+                         clipping.span().data(), DeviceMemory(cuda::sum_workspace()).bytes());
     EXPECT_EQ(clipping.values()[0].finite, 0);
   }
 }
@@ -202,7 +203,7 @@ TEST(CudaLayers, OpsCanBeCaptured) {
   for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random.integer(0, 49));
   const DeviceVector<std::int32_t> dev_ids(ids);
   const EmbeddingBackward embedding{dev_ids.span(), y.view(), dtable.view()};
-  const DeviceBuffer space = workspace(cuda::embedding_backward_workspace(embedding));
+  const DeviceMemory space(cuda::embedding_backward_workspace(embedding));
   const auto work = [&] {
     cuda::linear_forward(device_context(), {x.view(), w.view(), y.view(), {}});
     cuda::linear_backward(device_context(), {x.view(), w.view(), y.view(), {}, dw.view(), false});
@@ -225,6 +226,21 @@ TEST(CudaLayers, OpsCanBeCaptured) {
   EXPECT_TRUE(same_bits(dw.get(), dw_once));
   cudaGraphExecDestroy(executable);
   cudaGraphDestroy(graph);
+}
+
+TEST(CudaLayers, FullMemorySaysHowMuchAndWhatToLower) {
+  QDELTA_NEEDS_DEVICE();
+  expect_error(Status::out_of_memory, {"no room for 1125899", "GB are free", "lower the batch"},
+               [] { return cuda::allocate(std::size_t{1} << 50); });
+  expect_error(Status::out_of_memory, {"cudaGraphInstantiate", "lower the batch"}, [] {
+    cuda::check(cudaErrorMemoryAllocation, "cudaGraphInstantiate");
+    return 0;
+  });
+  expect_error(Status::out_of_memory, {"cublasLtMatmul", "lower the batch"}, [] {
+    cuda::check(CUBLAS_STATUS_ALLOC_FAILED, "cublasLtMatmul");
+    return 0;
+  });
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);  // the next call is not blamed
 }
 
 TEST(CudaLayers, WrongArgumentsAreRefused) {

@@ -59,8 +59,7 @@ struct DeviceScan {
     const DeviceTensor ht = like(shapes.ht, {});
     const DeviceTensor chunk_states = like(shapes.chunk_states, {});
     const SelectiveScanForward forward{inputs(), y.view(), ht.view(), chunk_states.view()};
-    const DeviceBuffer space(selective_scan_workspace(gpu(), inputs(), true));
-    space.fill(0xff);
+    const DeviceMemory space(selective_scan_workspace(gpu(), inputs(), true));
     selective_scan_forward(gpu(), forward, space.bytes());
 
     const DeviceTensor dx = like(shapes.dx, place);
@@ -73,7 +72,7 @@ struct DeviceScan {
     const DeviceTensor dskip(shapes.dskip);
     const DeviceTensor ddt_bias(shapes.ddt_bias);
     device_context().synchronize();
-    space.fill(0xff);
+    space.fill_with_nan();
     selective_scan_backward(gpu(),
                             {inputs(), dy.view(), d_ht.view(), chunk_states.view(), dx.view(), ddt.view(), dB.view(),
                              dC.view(), dz.view(), dA_log.view(), dskip.view(), ddt_bias.view(), dh0.view()},
@@ -210,8 +209,7 @@ TEST(CudaSelectiveScan, InPlaceAndStepByStepAsTheWhole) {
       forward.in.offsets = offsets.span();
       forward.ht = TensorView(pool.view().data + pool0.bytes() / 3, DType::f32, {1, N, 77});
       forward.in.h0 = forward.ht;
-      const DeviceBuffer space(selective_scan_workspace(gpu(), forward.in, false));
-      space.fill(0xff);
+      const DeviceMemory space(selective_scan_workspace(gpu(), forward.in, false));
       selective_scan_forward(gpu(), forward, space.bytes());
       const DeviceVector<std::int64_t> slot(std::vector<std::int64_t>{1});
       const DeviceVector<std::int64_t> nowhere(std::vector<std::int64_t>{-1});

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "core/memory.h"
-#include "kernels/cpu/recurrence_layout.h"
+#include "kernels/recurrence_layout.h"
 #include "kernels/kernels.h"
 
 namespace qdelta::cpu {

@@ -16,7 +16,7 @@
 
 #include "core/dtype.h"
 #include "kernels/cpu/matrix-inl.h"
-#include "kernels/cpu/recurrence_layout.h"
+#include "kernels/recurrence_layout.h"
 #include "rule/oracle.h"
 
 HWY_BEFORE_NAMESPACE();

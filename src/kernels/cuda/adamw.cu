@@ -104,7 +104,7 @@ __global__ __launch_bounds__(kBlock) void sum_finish(const double* sums, int cou
 template <bool Squares>
 void sum(const Context& context, std::span<const float> values, double* out, Clipping* clipping, float max_norm,
          std::span<std::byte> workspace) {
-  check_workspace(workspace, sum_workspace(values.size()));
+  check_workspace(workspace, sum_workspace());
   const auto count = static_cast<std::int64_t>(values.size());
   const std::int64_t blocks = std::clamp<std::int64_t>(ceil_div(count, 16 * kBlock), 1, kSumBlocks);
   auto* sums = reinterpret_cast<double*>(workspace.data());
@@ -176,6 +176,6 @@ void clip_gradients(const Context& context, std::span<const float> gradients, fl
   sum<true>(context, gradients, nullptr, out, max_norm, workspace);
 }
 
-std::size_t sum_workspace(std::size_t /*count*/) { return kSumBlocks * sizeof(double); }
+std::size_t sum_workspace() { return kSumBlocks * sizeof(double); }
 
 }  // namespace qdelta::cuda

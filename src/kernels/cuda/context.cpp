@@ -7,16 +7,25 @@ namespace qdelta::cuda {
 void check(cudaError_t result, const char* call) {
   if (result == cudaSuccess) return;
   (void)cudaGetLastError();  // or the next launch would be blamed
-  const Status status = result == cudaErrorMemoryAllocation ? Status::out_of_memory : Status::internal;
-  fail(status, "CUDA: {} ({}) in {}", cudaGetErrorString(result), cudaGetErrorName(result), call);
+  if (result == cudaErrorMemoryAllocation) {
+    fail(Status::out_of_memory, "the GPU's memory is full (in {}): {}", call, kLowerWhat);
+  }
+  fail(Status::internal, "CUDA: {} ({}) in {}", cudaGetErrorString(result), cudaGetErrorName(result), call);
 }
 
 void check(cublasStatus_t result, const char* call) {
   if (result == CUBLAS_STATUS_SUCCESS) return;
-  fail(Status::internal, "cuBLASLt: status {} in {}", static_cast<int>(result), call);
+  if (result == CUBLAS_STATUS_ALLOC_FAILED) {
+    fail(Status::out_of_memory, "the memory is full (in {}): {}", call, kLowerWhat);
+  }
+  fail(Status::internal, "cuBLASLt: {} in {}", cublasLtGetStatusName(result), call);
 }
 
-Context::Context(int ordinal) : ordinal_(ordinal) {
+// The first constructor done, the destructor cleans up behind a second that fails.
+Context::Context() = default;
+
+Context::Context(int ordinal) : Context() {
+  ordinal_ = ordinal;
   QDELTA_CUDA(cudaSetDevice(ordinal));
   int major = 0;
   int minor = 0;

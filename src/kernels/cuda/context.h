@@ -21,6 +21,9 @@ void check(cublasStatus_t result, const char* call);
 // After a launch: its error, if any, under the kernel's name.
 inline void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
 
+// What helps when memory runs out.
+inline constexpr const char* kLowerWhat = "lower the batch or the context, or recompute activations";
+
 // Whether the kernels were compiled for the current device.
 [[nodiscard]] bool has_code();
 
@@ -45,9 +48,11 @@ class Context {
   void synchronize() const;
 
  private:
+  Context();
+
   static constexpr std::size_t kMatrixWorkspace = std::size_t{32} << 20;
 
-  int ordinal_;
+  int ordinal_ = 0;
   int processors_ = 0;
   int shared_memory_ = 0;
   std::string name_;

@@ -23,10 +23,10 @@
 #include <cstdint>
 #include <span>
 
-#include "infer/sampler.h"
 #include "kernels/cuda/context.h"
 #include "kernels/kernels.h"
 #include "kernels/layers.h"
+#include "kernels/sampling.h"
 
 namespace qdelta::cuda {
 
@@ -67,7 +67,7 @@ void copy_rows(const Context& context, const CopyRows& args);
 
 // A sum in double, to `out` in device memory.
 void sum_of_values(const Context& context, std::span<const float> values, double* out, std::span<std::byte> workspace);
-[[nodiscard]] std::size_t sum_workspace(std::size_t count);
+[[nodiscard]] std::size_t sum_workspace();
 
 // What clipping makes of the gradients, in device memory, so that the optimizer's step waits for nobody.
 struct Clipping {

@@ -9,21 +9,32 @@ namespace {
 
 double gigabytes(std::size_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
-int device_count() {
+// How many GPUs there are. Without one, or without a driver, CUDA calls that an error; here it just means none, and
+// why_none says what to do.
+int device_count(std::string& why_none) {
   int count = 0;
-  // Without a driver or a GPU this is an error, which here just means: none.
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return 0;
+  const cudaError_t result = cudaGetDeviceCount(&count);
+  if (result == cudaSuccess && count > 0) return count;
+  (void)cudaGetLastError();
+  int driver = 0;  // stays 0 where there is none
+  (void)cudaDriverGetVersion(&driver);
+  const auto text = [](int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); };
+  why_none = "this machine has no GPU that CUDA can use (see nvidia-smi)";
+  if (result == cudaErrorInsufficientDriver && driver > 0) {
+    why_none =
+        fmt::format("the NVIDIA driver on this machine is for CUDA {} and older, and this build needs one for {}",
+                    text(driver), text(CUDART_VERSION));
   }
-  return count;
+  return 0;
 }
 
 }  // namespace
 
 std::vector<std::string> names() {
   std::vector<std::string> found;
-  for (int i = 0; i < device_count(); ++i) {
+  std::string why_none;
+  const int count = device_count(why_none);
+  for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties{};
     QDELTA_CUDA(cudaGetDeviceProperties(&properties, i));
     found.push_back(fmt::format("GPU {}: {}, {:.0f} GB, compute capability {}.{}", i, properties.name,
@@ -33,8 +44,9 @@ std::vector<std::string> names() {
 }
 
 std::shared_ptr<const Context> open(int ordinal) {
-  const int count = device_count();
-  if (count == 0) fail(Status::unsupported, "this machine has no GPU that CUDA can use (see nvidia-smi)");
+  std::string why_none;
+  const int count = device_count(why_none);
+  if (count == 0) fail(Status::unsupported, "{}", why_none);
   require(ordinal >= 0 && ordinal < count, "there is no GPU {}: this machine has {}", ordinal, count);
   return std::make_shared<Context>(ordinal);
 }
@@ -49,10 +61,8 @@ std::byte* allocate(std::size_t bytes) {
     std::size_t available = 0;
     std::size_t total = 0;
     (void)cudaMemGetInfo(&available, &total);
-    fail(Status::out_of_memory,
-         "the GPU has no room for {:.2f} GB more ({:.2f} of {:.2f} GB are free): lower the batch or the context, or "
-         "recompute activations",
-         gigabytes(bytes), gigabytes(available), gigabytes(total));
+    fail(Status::out_of_memory, "the GPU has no room for {:.2f} GB more ({:.2f} of {:.2f} GB are free): {}",
+         gigabytes(bytes), gigabytes(available), gigabytes(total), kLowerWhat);
   }
   check(result, "cudaMalloc");
   return static_cast<std::byte*>(data);

@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "core/memory.h"
-#include "kernels/cpu/recurrence_layout.h"
 #include "kernels/cuda/recurrence_chunk_args.h"
 #include "kernels/recurrence_check.h"
+#include "kernels/recurrence_layout.h"
 
 namespace qdelta::cuda {
 namespace {
@@ -24,7 +24,7 @@ void check_contiguous(std::string_view name, const ConstTensorView& view) {
           "the last axis of {} has stride {}; on the GPU it must be contiguous", name, view.step(last));
 }
 
-void check_chunk_states(const ConstTensorView& states, const cpu::RecurrenceLayout& at) {
+void check_chunk_states(const ConstTensorView& states, const RecurrenceLayout& at) {
   if (!states) return;
   const Shape expected{at.total_chunks, at.HV, at.K, at.V};
   require(states.shape == expected, "chunk_states has shape {}, expected [chunks, HV, K, V] = {}", states.shape.text(),
@@ -34,7 +34,7 @@ void check_chunk_states(const ConstTensorView& states, const cpu::RecurrenceLayo
   check_contiguous("chunk_states", states);
 }
 
-void check_inputs(const RecurrenceInputs& in, const Execution& run, const cpu::RecurrenceLayout& at) {
+void check_inputs(const RecurrenceInputs& in, const Execution& run, const RecurrenceLayout& at) {
   require(run.form == Form::chunk, "on the GPU there is the chunk form, and the step");
   require(run.chunk == 0 || run.chunk == kChunk, "chunks of {} tokens; on the GPU they have {}", run.chunk, kChunk);
   require(at.K <= kWidestKeys, "K is {}; on the GPU it is at most {}", at.K, kWidestKeys);
@@ -48,7 +48,7 @@ void check_inputs(const RecurrenceInputs& in, const Execution& run, const cpu::R
   check_contiguous("h0", in.h0);
 }
 
-void check_call(const RecurrenceForward& args, const cpu::RecurrenceLayout& at) {
+void check_call(const RecurrenceForward& args, const RecurrenceLayout& at) {
   RecurrenceForward common = args;
   common.chunk_states = {};  // may be bf16 here
   check(common);
@@ -58,7 +58,7 @@ void check_call(const RecurrenceForward& args, const cpu::RecurrenceLayout& at) 
   check_contiguous("ht", args.ht);
 }
 
-void check_call(const RecurrenceBackward& args, const cpu::RecurrenceLayout& at) {
+void check_call(const RecurrenceBackward& args, const RecurrenceLayout& at) {
   RecurrenceBackward common = args;
   common.chunk_states = {};
   check(common);
@@ -116,7 +116,7 @@ StatesIn read_only(const StatesOut& states) {
 // What both directions have in common.
 
 struct Plan {
-  cpu::RecurrenceLayout at;
+  RecurrenceLayout at;
   Dims dims;
   Chunks chunks;
   Prepared prepared;
@@ -263,7 +263,7 @@ struct BackwardPlan {
     fresh = plan.operand_rows(memory);
     d_residual = plan.operand_rows(memory);
     state_sums = memory.take<float>(plan.slots * plan.dims.blocks * kStrips);
-    const cpu::RecurrenceLayout& at = plan.at;
+    const RecurrenceLayout& at = plan.at;
     in_parts = at.HV != at.H || plan.dims.keys > gradient_keys(padded_keys(plan.dims.keys), plan.bf16);
     if (in_parts) {
       dq_parts = memory.take<float>(at.B * at.T * at.HV * at.K);
@@ -287,8 +287,8 @@ void allow_shared_memory(const Context& context, const void* kernel, int bytes) 
   QDELTA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
-std::size_t recurrence_chunk_workspace(const Context& /*context*/, const RecurrenceForward& args) {
-  check_call(args, cpu::RecurrenceLayout(args.in, kChunk));
+std::size_t recurrence_chunk_workspace(const RecurrenceForward& args) {
+  check_call(args, RecurrenceLayout(args.in, kChunk));
   BumpAllocator memory(nullptr);
   (void)Plan(args.in, bf16_operands(args.in), false, memory, place_of_kept(args));
   return memory.used();
@@ -300,13 +300,13 @@ std::size_t recurrence_chunk_kept(Rule rule, std::int64_t chunks) {
   return memory.used();
 }
 
-std::size_t recurrence_chunk_workspace(const Context& /*context*/, const RecurrenceBackward& args) {
-  check_call(args, cpu::RecurrenceLayout(args.in, kChunk));
+std::size_t recurrence_chunk_workspace(const RecurrenceBackward& args) {
+  check_call(args, RecurrenceLayout(args.in, kChunk));
   return BackwardPlan(args, nullptr).memory.used();
 }
 
 void recurrence_chunk_forward(const Context& context, const RecurrenceForward& args, std::span<std::byte> workspace) {
-  check_workspace(workspace, recurrence_chunk_workspace(context, args));
+  check_workspace(workspace, recurrence_chunk_workspace(args));
   BumpAllocator memory(workspace.data());
   const Plan plan(args.in, bf16_operands(args.in), false, memory, place_of_kept(args));
   check_kept(args.kept, args.in.rule, plan.slots);
@@ -321,7 +321,7 @@ void recurrence_chunk_forward(const Context& context, const RecurrenceForward& a
 }
 
 void recurrence_chunk_backward(const Context& context, const RecurrenceBackward& args, std::span<std::byte> workspace) {
-  check_workspace(workspace, recurrence_chunk_workspace(context, args));
+  check_workspace(workspace, recurrence_chunk_workspace(args));
   const BackwardPlan work(args, workspace.data());
   const Plan& plan = work.plan;
   check_kept(args.kept, args.in.rule, plan.slots);

@@ -25,8 +25,8 @@ namespace qdelta::cuda {
 void recurrence_chunk_forward(const Context& context, const RecurrenceForward& args, std::span<std::byte> workspace);
 void recurrence_chunk_backward(const Context& context, const RecurrenceBackward& args, std::span<std::byte> workspace);
 
-[[nodiscard]] std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceForward& args);
-[[nodiscard]] std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceBackward& args);
+[[nodiscard]] std::size_t recurrence_chunk_workspace(const RecurrenceForward& args);
+[[nodiscard]] std::size_t recurrence_chunk_workspace(const RecurrenceBackward& args);
 [[nodiscard]] std::size_t recurrence_chunk_kept(Rule rule, std::int64_t chunks);
 
 }  // namespace qdelta::cuda

@@ -5,14 +5,10 @@
 //
 // A warp for each row.
 #include "kernels/cuda/recurrence_chunk_device.cuh"
+#include "kernels/cuda/rows.h"
 
 namespace qdelta::cuda {
 namespace {
-
-__device__ inline float warp_sum(float value) {
-  for (int step = 1; step < 32; step *= 2) value += __shfl_xor_sync(~0u, value, step);
-  return value;
-}
 
 __device__ void finish_row(const GradientsArgs& a, const TokensIn& in, const TokensOut& out, const float* parts,
                            const float* extra, std::int64_t batch, std::int64_t token, int q_head, const Lane& lane) {
@@ -34,8 +30,7 @@ __device__ void finish_row(const GradientsArgs& a, const TokensIn& in, const Tok
   }
   float norm = 1;
   if (a.norm) {
-    for (int step = 1; step < 32; step *= 2) square += __shfl_xor_sync(~0u, square, step);
-    norm = static_cast<float>(rsqrt(square + 1e-6));
+    norm = static_cast<float>(rsqrt(warp_sum(square) + kNormEpsilon));
   }
   float of_row = 0;
   if (extra != nullptr) {

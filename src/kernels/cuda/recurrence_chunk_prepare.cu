@@ -18,7 +18,6 @@ constexpr int kThreads = 128;
 // finite, so that differences of sums exist, and what comes after a total decay keeps its digits.
 constexpr float kTotalDecay = -120.0F;
 constexpr double kLog2E = 1.4426950408889634;  // G is kept in units of log 2
-constexpr float kNormEpsilon = 1e-6F;
 
 // Rows of a float matrix, far enough apart that eight of them lie in different banks.
 constexpr int kStride = kChunk + 4;
@@ -76,9 +75,9 @@ __device__ void norms(const PrepareArgs& a, const Tile<E, kChunk, kKeys>& q, con
       if (a.norm) {
         const double q_sum = isfinite(q_square) ? q_square : long_row_square(q, row);
         const double k_sum = isfinite(k_square) ? k_square : long_row_square(k, row);
-        q_norm = static_cast<float>(rsqrt(q_sum + double{kNormEpsilon}));
-        k_norm = static_cast<float>(rsqrt(k_sum + double{kNormEpsilon}));
-        square = static_cast<float>(k_sum / (k_sum + double{kNormEpsilon}));
+        q_norm = static_cast<float>(rsqrt(q_sum + kNormEpsilon));
+        k_norm = static_cast<float>(rsqrt(k_sum + kNormEpsilon));
+        square = static_cast<float>(k_sum / (k_sum + kNormEpsilon));
       }
       gates.q_norm[row] = q_norm;
       gates.k_norm[row] = k_norm;

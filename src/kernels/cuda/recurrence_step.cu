@@ -13,7 +13,6 @@ namespace qdelta::cuda {
 namespace {
 
 constexpr int kGroups = 16;  // rows that a block reads at a time
-constexpr float kNormEpsilon = 1e-6F;
 
 // Strided views of q, k, v, o and the gates: [row][head][element].
 struct Small {
@@ -52,8 +51,8 @@ __device__ __noinline__ Norms long_norms(const Step& a, int r, int h) {
     products[1] += k * k;
     products[2] += q * k;
   }
-  const double by_q = 1.0 / sqrt(products[0] + double{kNormEpsilon});
-  const double by_k = 1.0 / sqrt(products[1] + double{kNormEpsilon});
+  const double by_q = 1.0 / sqrt(products[0] + kNormEpsilon);
+  const double by_k = 1.0 / sqrt(products[1] + kNormEpsilon);
   return {static_cast<float>(by_q), static_cast<float>(by_k), static_cast<float>(products[1] * by_k * by_k),
           static_cast<float>(products[2] * by_q * by_k)};
 }
@@ -142,8 +141,8 @@ __global__ __launch_bounds__(Units* kGroups,
   Norms norms_of{1.0F, 1.0F, products[1], products[2]};
   if (a.norm) {
     if (isfinite(products[0]) && isfinite(products[1])) {
-      const float by_q = 1.0F / sqrtf(products[0] + kNormEpsilon);
-      const float by_k = 1.0F / sqrtf(products[1] + kNormEpsilon);
+      const float by_q = 1.0F / sqrtf(products[0] + static_cast<float>(kNormEpsilon));
+      const float by_k = 1.0F / sqrtf(products[1] + static_cast<float>(kNormEpsilon));
       norms_of = {by_q, by_k, products[1] * by_k * by_k, products[2] * by_q * by_k};
     } else {
       norms_of = long_norms(a, r, h);

@@ -8,7 +8,7 @@
 #include "core/tensor.h"
 #include "kernels/kernels.h"
 
-namespace qdelta::cpu {
+namespace qdelta {
 
 // The rows of one head of one sequence: row t starts at base + t * token_bytes and its elements are `step` apart.
 template <class Byte>
@@ -101,4 +101,4 @@ inline StateOf<float> state_of(const TensorView& view, std::int64_t index, std::
   return {data + index * view.step(0) + head * view.step(1), view.step(2), view.step(3)};
 }
 
-}  // namespace qdelta::cpu
+}  // namespace qdelta
