@@ -9,7 +9,10 @@ scripts/setup.sh dist
 build=${1:-build}
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build"/CMakeCache.txt)
 name=qdelta-$version-linux-$(uname -m)
-if [[ $build == build-cuda ]]; then name+=-cuda; fi
+if [[ $build == build-cuda ]]; then
+  name+=-cuda
+  echo "dist: for compute capabilities $(sed -n 's/^QDELTA_CUDA_ARCHITECTURES:STRING=//p' "$build"/CMakeCache.txt)"
+fi
 folder=dist/$name
 archive=$folder.tar.gz
 

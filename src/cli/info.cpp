@@ -25,10 +25,9 @@ struct KnownDevice {
 };
 
 std::vector<KnownDevice> known_devices() {
-  const std::vector<std::string> gpus = gpu_names();
-  std::string note = fmt::format("{}", fmt::join(gpus, ", "));
-  if (gpus.empty()) note = gpu_in_build() ? "no GPU on this machine" : "not in this build";
-  return {{"cpu", true, ""}, {"cuda", !gpus.empty(), note}};
+  const Gpus gpus = find_gpus();
+  const bool any = !gpus.names.empty();
+  return {{"cpu", true, ""}, {"cuda", any, any ? fmt::format("{}", fmt::join(gpus.names, ", ")) : gpus.why_none}};
 }
 
 void line(const char* label, const std::string& text) { fmt::print("{:<16}{}\n", label, text); }

@@ -15,13 +15,17 @@ namespace qdelta {
 #ifdef QDELTA_WITH_CUDA
 
 bool gpu_in_build() { return true; }
-std::vector<std::string> gpu_names() { return cuda::names(); }
+Gpus find_gpus() {
+  Gpus found;
+  found.names = cuda::names(found.why_none);
+  return found;
+}
 std::shared_ptr<const cuda::Context> open_gpu(int ordinal) { return cuda::open(ordinal); }
 
 #else
 
 bool gpu_in_build() { return false; }
-std::vector<std::string> gpu_names() { return {}; }
+Gpus find_gpus() { return {{}, "not in this build"}; }
 std::shared_ptr<const cuda::Context> open_gpu(int /*ordinal*/) {
   fail(Status::unsupported, "this build of qdelta has no CUDA; build one with: make build CUDA=1");
 }

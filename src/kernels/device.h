@@ -29,8 +29,12 @@ struct Device {
 
 // Whether this build can use a GPU.
 [[nodiscard]] bool gpu_in_build();
-// "GPU 0: name, memory, compute capability" for each GPU that there is; empty where there is none.
-[[nodiscard]] std::vector<std::string> gpu_names();
+// "GPU 0: name, memory, compute capability" for each GPU that there is.
+struct Gpus {
+  std::vector<std::string> names;
+  std::string why_none;  // where there is none
+};
+[[nodiscard]] Gpus find_gpus();
 // Opens a GPU. Says plainly where the build or the machine has none.
 [[nodiscard]] std::shared_ptr<const cuda::Context> open_gpu(int ordinal);
 

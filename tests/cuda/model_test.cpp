@@ -17,7 +17,7 @@ namespace {
 class ModelOnGpu : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (gpu_names().empty()) GTEST_SKIP() << "there is no CUDA device on this machine";
+    if (find_gpus().names.empty()) GTEST_SKIP() << "there is no CUDA device on this machine";
     gpu_ = open_gpu(0);
   }
   [[nodiscard]] Device device(DType activations) const { return {1, gpu_.get(), activations}; }

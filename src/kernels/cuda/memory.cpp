@@ -30,9 +30,8 @@ int device_count(std::string& why_none) {
 
 }  // namespace
 
-std::vector<std::string> names() {
+std::vector<std::string> names(std::string& why_none) {
   std::vector<std::string> found;
-  std::string why_none;
   const int count = device_count(why_none);
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties{};

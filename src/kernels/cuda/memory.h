@@ -10,7 +10,8 @@ namespace qdelta::cuda {
 
 class Context;
 
-[[nodiscard]] std::vector<std::string> names();
+// A line for each GPU; where there is none, why_none says why.
+[[nodiscard]] std::vector<std::string> names(std::string& why_none);
 [[nodiscard]] std::shared_ptr<const Context> open(int ordinal);
 void use_in_this_thread(const Context& context);
 
