@@ -6,8 +6,8 @@
 #include <span>
 
 #include "core/memory.h"
-#include "kernels/recurrence_layout.h"
 #include "kernels/kernels.h"
+#include "kernels/recurrence_layout.h"
 
 namespace qdelta::cpu {
 
