@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "cuda/device.h"
 #include "infer/generating_case.h"
 #include "infer/stepping_case.h"
 #include "kernels/device.h"
@@ -17,7 +18,7 @@ namespace {
 class ModelOnGpu : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (find_gpus().names.empty()) GTEST_SKIP() << "there is no CUDA device on this machine";
+    QDELTA_NEEDS_DEVICE();
     gpu_ = open_gpu(0);
   }
   [[nodiscard]] Device device(DType activations) const { return {1, gpu_.get(), activations}; }

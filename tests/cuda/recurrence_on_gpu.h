@@ -2,9 +2,10 @@
 // full of NaN before the call.
 #pragma once
 
-#include <cuda_runtime.h>
+#include <memory>
 
 #include "cuda/device.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/recurrence_chunk.h"
 #include "kernels/recurrence_case.h"
 
@@ -21,57 +22,55 @@ struct GpuRun {
   bool graph = false;  // both calls captured, and replayed twice
 };
 
+// The tensors of a problem on the GPU.
+struct DeviceProblem {
+  CaseSpec spec;
+  DeviceTensor q, k, v, g, beta, lambda, h0, d_o, d_ht;
+
+  DeviceProblem(const RecurrenceCase& problem, const Placement& place)
+      : spec(problem.spec),
+        q(problem.q, place),
+        k(problem.k, place),
+        v(problem.v, place),
+        g(problem.g, place),
+        beta(problem.beta, place),
+        lambda(problem.lambda, place),
+        h0(problem.h0, place),
+        d_o(problem.d_o, place),
+        d_ht(problem.d_ht, place) {}
+};
+
 class GpuCase {
  public:
-  explicit GpuCase(const RecurrenceCase& problem, const GpuRun& how = {}) : problem_(problem), how_(how) {
-    const auto carry = [&](const Tensor& tensor) { return DeviceTensor(tensor, how.place); };
+  explicit GpuCase(const RecurrenceCase& problem, const GpuRun& how = {}) : how_(how), in_(problem, how.place) {
     const auto empty = [&](DType dtype, const Shape& shape) { return DeviceTensor(dtype, shape, how.place); };
-    q_ = carry(problem.q), k_ = carry(problem.k), v_ = carry(problem.v), g_ = carry(problem.g);
-    beta_ = carry(problem.beta), lambda_ = carry(problem.lambda), h0_ = carry(problem.h0);
-    d_o_ = carry(problem.d_o), d_ht_ = carry(problem.d_ht);
     const CaseSpec& spec = problem.spec;
     const DType rows = how.results == DType::boolean ? spec.dtype : how.results;
     const DType gates = how.gate_results == DType::boolean ? spec.dtype : how.gate_results;
-    o_ = empty(rows, spec.values());
-    if (spec.ht) ht_ = empty(DType::f32, spec.states());
-    dq_ = empty(rows, spec.keys());
-    dk_ = empty(rows, spec.keys());
-    dv_ = empty(rows, spec.values());
-    dg_ = empty(gates, spec.gates());
-    if (spec.dgates) dbeta_ = empty(gates, spec.gates());
-    if (spec.dgates) dlambda_ = empty(gates, spec.gates());
-    if (spec.dh0) dh0_ = empty(DType::f32, spec.states());
-    if (how.chunk_states != DType::boolean) {
-      const std::int64_t chunks = recurrence_chunk_count(problem.inputs(), {Form::chunk, 64, 0, true});
+    out_.o = empty(rows, spec.values());
+    if (spec.ht) out_.ht = empty(DType::f32, spec.states());
+    out_.dq = empty(rows, spec.keys());
+    out_.dk = empty(rows, spec.keys());
+    out_.dv = empty(rows, spec.values());
+    out_.dg = empty(gates, spec.gates());
+    if (spec.dgates) out_.dbeta = empty(gates, spec.gates());
+    if (spec.dgates) out_.dlambda = empty(gates, spec.gates());
+    if (spec.dh0) out_.dh0 = empty(DType::f32, spec.states());
+    const std::int64_t chunks = recurrence_chunk_count(problem.inputs(), {Form::chunk, 64, 0, true});
+    if (how.chunk_states != DType::boolean)
       states_ = empty(how.chunk_states, {chunks, spec.value_heads(), spec.key_dim, spec.value_dim});
-    }
-    if (how.keeps) {
-      const std::int64_t chunks = recurrence_chunk_count(problem.inputs(), {Form::chunk, 64, 0, true});
-      kept_ = DeviceMemory(cuda::recurrence_chunk_kept(spec.rule, chunks * spec.value_heads()));
-    }
+    if (how.keeps) kept_ = DeviceMemory(cuda::recurrence_chunk_kept(spec.rule, chunks * spec.value_heads()));
   }
 
-  [[nodiscard]] RecurrenceInputs inputs() const {
-    RecurrenceInputs in = problem_.inputs();
-    in.q = q_.view(), in.k = k_.view(), in.v = v_.view(), in.g = g_.view();
-    in.beta = beta_.view(), in.lambda = lambda_.view(), in.h0 = h0_.view();
-    return in;
-  }
   [[nodiscard]] RecurrenceForward forward() const {
-    RecurrenceForward args;
-    args.in = inputs();
-    args.o = o_.view();
-    args.ht = ht_.view();
+    RecurrenceForward args = forward_arguments(in_, out_, {});
     args.chunk_states = states_.view();
     args.kept = kept_.bytes();
     return args;
   }
   [[nodiscard]] RecurrenceBackward backward() const {
-    RecurrenceBackward args;
-    args.in = inputs();
-    args.d_o = d_o_.view(), args.d_ht = d_ht_.view(), args.chunk_states = states_.view();
-    args.dq = dq_.view(), args.dk = dk_.view(), args.dv = dv_.view(), args.dg = dg_.view();
-    args.dbeta = dbeta_.view(), args.dlambda = dlambda_.view(), args.dh0 = dh0_.view();
+    RecurrenceBackward args = backward_arguments(in_, out_, {});
+    args.chunk_states = states_.view();
     args.kept = kept_.bytes();
     return args;
   }
@@ -86,32 +85,25 @@ class GpuCase {
       cuda::recurrence_chunk_backward(context, backward, backward_space.bytes());
     };
     if (how_.graph) {
-      cudaGraph_t graph = nullptr;
-      cudaGraphExec_t ready = nullptr;
-      QDELTA_CUDA(cudaStreamBeginCapture(context.stream(), cudaStreamCaptureModeGlobal));
-      both();
-      QDELTA_CUDA(cudaStreamEndCapture(context.stream(), &graph));
-      QDELTA_CUDA(cudaGraphInstantiate(&ready, graph, 0));
-      QDELTA_CUDA(cudaGraphLaunch(ready, context.stream()));
-      QDELTA_CUDA(cudaGraphLaunch(ready, context.stream()));
+      const std::shared_ptr<cuda::Graph> graph = cuda::capture(context, both);
+      for (int i = 0; i < 2; ++i) cuda::launch(context, *graph);
       context.synchronize();
-      QDELTA_CUDA(cudaGraphExecDestroy(ready));
-      QDELTA_CUDA(cudaGraphDestroy(graph));
     } else {
       both();
+      context.synchronize();
     }
-    context.synchronize();
   }
 
   [[nodiscard]] Results<Tensor> results() const {
-    return {o_.get(), ht_.get(), dq_.get(), dk_.get(), dv_.get(), dg_.get(), dbeta_.get(), dlambda_.get(), dh0_.get()};
+    return {out_.o.get(),  out_.ht.get(),    out_.dq.get(),      out_.dk.get(), out_.dv.get(),
+            out_.dg.get(), out_.dbeta.get(), out_.dlambda.get(), out_.dh0.get()};
   }
 
  private:
-  const RecurrenceCase& problem_;
   GpuRun how_;
-  DeviceTensor q_, k_, v_, g_, beta_, lambda_, h0_, d_o_, d_ht_;
-  DeviceTensor o_, ht_, dq_, dk_, dv_, dg_, dbeta_, dlambda_, dh0_, states_;
+  DeviceProblem in_;
+  Results<DeviceTensor> out_;
+  DeviceTensor states_;
   DeviceMemory kept_;
 };
 

@@ -7,10 +7,9 @@
 #include <numeric>
 #include <set>
 
-#include "cuda/device.h"
+#include "cuda/recurrence_on_gpu.h"
 #include "infer/sampler.h"
 #include "kernels/cuda/layers.h"
-#include "kernels/recurrence_case.h"
 
 namespace qdelta::testing {
 namespace {
@@ -27,47 +26,16 @@ class Report : public ::testing::Environment {
 };
 const ::testing::Environment* const kReport = ::testing::AddGlobalTestEnvironment(new Report);
 
-// A case's tensors on the GPU.
-struct DeviceCase {
-  CaseSpec spec;
-  DeviceTensor q, k, v, g, beta, lambda, o;
-
-  explicit DeviceCase(const RecurrenceCase& problem, const Placement& place)
-      : spec(problem.spec),
-        q(problem.q, place),
-        k(problem.k, place),
-        v(problem.v, place),
-        g(problem.g, place),
-        o(problem.spec.dtype, problem.spec.values(), place) {
-    if (problem.beta.data() != nullptr) beta = DeviceTensor(problem.beta, place);
-    if (problem.lambda.data() != nullptr) lambda = DeviceTensor(problem.lambda, place);
-  }
-  [[nodiscard]] RecurrenceStep step(std::int64_t t, const TensorView& states) const {
-    RecurrenceStep args;
-    args.rule = spec.rule;
-    args.scale = spec.scale;
-    args.qk_l2norm = spec.qk_l2norm;
-    args.q = selected(q.view(), 1, t);
-    args.k = selected(k.view(), 1, t);
-    args.v = selected(v.view(), 1, t);
-    args.g = selected(g.view(), 1, t);
-    args.beta = selected(beta.view(), 1, t);
-    args.lambda = selected(lambda.view(), 1, t);
-    args.o = selected(o.view(), 1, t);
-    args.states = states;
-    return args;
-  }
-};
-
 void expect_walk(const RecurrenceCase& problem, const Placement& place, const Placement& state_place) {
   const Reference expected = reference_of(problem);
-  const DeviceCase dev(problem, place);
+  const DeviceProblem dev(problem, place);
+  const DeviceTensor o(problem.spec.dtype, problem.spec.values(), place);
   const DeviceTensor states(problem.h0, state_place);
   for (std::int64_t t = 0; t < problem.spec.tokens; ++t) {
-    cuda::recurrence_step(device_context(), dev.step(t, states.view()));
+    cuda::recurrence_step(device_context(), step_arguments(dev, t, o.view(), states.view()));
   }
   const bool narrow = problem.spec.dtype == DType::bf16;
-  const double o_error = relative_error(dev.o.get().view(), expected.o);
+  const double o_error = relative_error(o.get().view(), expected.o);
   const double state_error = relative_error(states.get().view(), expected.ht);
   worst_o[narrow] = std::max(worst_o[narrow], o_error);
   worst_state[narrow] = std::max(worst_state[narrow], state_error);
@@ -152,15 +120,16 @@ TEST(CudaStep, StatesByIndex) {
                   narrowed(problem.h0.view(), 0, static_cast<std::int64_t>(r), 1).data, 2 * 32 * 40 * sizeof(float));
     }
     const DeviceTensor states(pool);
-    const DeviceCase dev(problem, {0, 0});
-    RecurrenceStep args = dev.step(0, states.view());
+    const DeviceProblem dev(problem, {});
+    const DeviceTensor out(spec.dtype, spec.values());
+    RecurrenceStep args = step_arguments(dev, 0, out.view(), states.view());
     const DeviceVector<std::int64_t> wide(places);
     const DeviceVector<std::int32_t> narrow(std::vector<std::int32_t>(places.begin(), places.end()));
     args.index = ConstTensorView(dtype == DType::i32 ? reinterpret_cast<const std::byte*>(narrow.span().data())
                                                      : reinterpret_cast<const std::byte*>(wide.span().data()),
                                  dtype, {4});
     cuda::recurrence_step(device_context(), args);
-    const Tensor o = dev.o.get();
+    const Tensor o = out.get();
     const Tensor after = states.get();
     const std::size_t size = 2 * 32 * 40;
     for (std::size_t r = 0; r < 4; ++r) {

@@ -297,8 +297,8 @@ BasicView<Byte> selected(const BasicView<Byte>& view, int axis, std::int64_t ind
 }
 
 // Token t of every row of the batch as one step. `o` is that of the whole sequence.
-inline RecurrenceStep step_arguments(const RecurrenceCase& problem, std::int64_t t, const TensorView& o,
-                                     const TensorView& states) {
+template <class Problem>
+RecurrenceStep step_arguments(const Problem& problem, std::int64_t t, const TensorView& o, const TensorView& states) {
   RecurrenceStep args;
   args.rule = problem.spec.rule;
   args.scale = problem.spec.scale;
