@@ -395,6 +395,30 @@ __device__ inline std::uint32_t transposed(std::uint32_t pair) {
   return out;
 }
 
+// Eight bytes of device memory that nobody writes meanwhile, or zeros. Without a branch, so that many may be under way.
+__device__ inline uint2 load_pairs(const void* from, bool valid) {
+  uint2 pairs;
+  asm volatile(
+      "{ .reg .pred valid; setp.ne.b32 valid, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0; "
+      "@valid ld.global.v2.b32 {%0, %1}, [%2]; }"
+      : "=&r"(pairs.x), "=&r"(pairs.y)
+      : "l"(from), "r"(valid ? 1 : 0));
+  return pairs;
+}
+
+// Sixteen bytes likewise.
+__device__ inline uint4 load_unit(const void* from, bool valid) {
+  uint4 unit;
+  asm volatile(
+      "{ .reg .pred valid; setp.ne.b32 valid, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0; "
+      "@valid ld.global.v4.b32 {%0, %1, %2, %3}, [%4]; }"
+      : "=&r"(unit.x), "=&r"(unit.y), "=&r"(unit.z), "=&r"(unit.w)
+      : "l"(from), "r"(valid ? 1 : 0));
+  return unit;
+}
+// Into the cache that all processors share.
+__device__ inline void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Copies from device memory to shared memory that run in the background.
 

@@ -25,22 +25,28 @@ __device__ inline std::int64_t chunk_count(const Chunks& chunks, std::int64_t se
   return chunks.offsets == nullptr ? chunks.per_sequence : chunks.first[sequence + 1] - chunks.first[sequence];
 }
 
-__device__ inline ChunkPlace place_of(const Chunks& chunks, std::int64_t chunk) {
+__device__ inline std::int64_t sequence_of(const Chunks& chunks, std::int64_t chunk) {
+  return chunks.offsets == nullptr ? chunk / chunks.per_sequence : chunks.owner[chunk];
+}
+// Of a chunk of a sequence that is known, which saves the division.
+__device__ inline ChunkPlace place_of(const Chunks& chunks, std::int64_t chunk, std::int64_t sequence) {
   ChunkPlace place;
+  place.sequence = sequence;
   std::int64_t end;
   if (chunks.offsets == nullptr) {
-    place.sequence = chunk / chunks.per_sequence;
-    place.batch = place.sequence;
-    place.first = (chunk - place.sequence * chunks.per_sequence) * kChunk;
+    place.batch = sequence;
+    place.first = (chunk - sequence * chunks.per_sequence) * kChunk;
     end = chunks.tokens;
   } else {
-    place.sequence = chunks.owner[chunk];
     place.batch = 0;
-    place.first = chunks.offsets[place.sequence] + (chunk - chunks.first[place.sequence]) * kChunk;
-    end = chunks.offsets[place.sequence + 1];
+    place.first = chunks.offsets[sequence] + (chunk - chunks.first[sequence]) * kChunk;
+    end = chunks.offsets[sequence + 1];
   }
   place.rows = static_cast<int>(end - place.first < kChunk ? end - place.first : kChunk);
   return place;
+}
+__device__ inline ChunkPlace place_of(const Chunks& chunks, std::int64_t chunk) {
+  return place_of(chunks, chunk, sequence_of(chunks, chunk));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -164,7 +170,21 @@ __device__ inline void load_own_tile(const Tile<E, kRows, kWidth>& tile, const E
 inline constexpr int kStrip = 16;
 __device__ inline int strip_column(const Lane& lane) { return 4 * (lane.group >> 1) + (lane.group & 1); }
 
-// From four neighbours of row 8 j + group, columns 4 quad and on.
+// A strip of bfloat16 as it is in memory: four neighbours of row 8 j + group, columns 4 quad and on. Without a branch,
+// so that all loads are under way before the first is waited for.
+template <int kSums>
+__device__ inline void fetch_strip(uint2 (&pairs)[kSums], const MatrixIn& from, int rows, int columns,
+                                   const Lane& lane) {
+  const int column = 4 * lane.quad;
+  const std::byte* at = from.at(lane.group, column);
+  const std::int64_t step = from.stride * 16;
+  const int valid = column < columns ? rows - lane.group : 0;
+#pragma unroll
+  for (int j = 0; j < kSums; ++j) {
+    pairs[j] = load_pairs(at, 8 * j < valid);
+    at += step;
+  }
+}
 __device__ inline Sum strip_of(uint2 pairs) {
   const std::uint32_t left = transposed(pairs.x);
   const std::uint32_t right = transposed(pairs.y);
@@ -188,14 +208,14 @@ __device__ inline Sum strip_sum(const Tile<E, kChunk, kColumns>& tile, int j, in
 // From device memory; zeros beyond its rows and columns.
 template <int kSums>
 __device__ inline void load_strip(Sum (&strip)[kSums], const MatrixIn& from, int rows, int columns, const Lane& lane) {
+  if (from.bf16 && from.vectors) {
+    uint2 pairs[kSums];
+    fetch_strip(pairs, from, rows, columns, lane);
 #pragma unroll
-  for (int j = 0; j < kSums; ++j) {
-    if (from.bf16 && from.vectors) {
-      const int row = 8 * j + lane.group;
-      const int column = 4 * lane.quad;
-      const bool valid = row < rows && column < columns;
-      strip[j] = strip_of(valid ? *reinterpret_cast<const uint2*>(from.at(row, column)) : uint2{0, 0});
-    } else {
+    for (int j = 0; j < kSums; ++j) strip[j] = strip_of(pairs[j]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kSums; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = 8 * j + 2 * lane.quad + i % 2;

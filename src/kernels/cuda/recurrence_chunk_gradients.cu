@@ -16,6 +16,7 @@
 //
 // X = K / |k| + diag(mix) Q / |q| never exists: its products are those of k and q with the factors inside D1 and D2.
 #include "kernels/cuda/recurrence_chunk_gradients.cuh"
+#include "kernels/cuda/rows.h"
 
 namespace qdelta::cuda {
 namespace {
@@ -215,10 +216,7 @@ __device__ void finish_gates(const GradientsArgs& a, const Block& b, GradientSum
   after = __shfl_down_sync(~0u, after, 1);
   if (b.lane.index == 0) before = 0;
   if (b.lane.index == 31) after = 0;
-  float state_sum = 0;
-  const int parts = a.dims.blocks * kStrips;
-  for (int i = 0; i < parts; ++i) state_sum += a.state_sums[b.slot * parts + i];
-  after += s.factors[kDecay][kChunk - 1] * state_sum + from_entry[1];
+  after += s.factors[kDecay][kChunk - 1] * s.state_sum + from_entry[1];
 
   for (int i = 0; i < 2; ++i) {
     const int t = 2 * b.lane.index + i;
@@ -282,30 +280,51 @@ __device__ inline float unit_dot(const uint4& x, const uint4& y) {
   return sum;
 }
 
-// A thread's part of rowsum(dR . V), by the first 256 threads: a quarter of a row of the block's columns each.
+// A thread's part of rowsum(dR . V), by the first 256 threads: a quarter of a row of the block's columns each. V comes
+// straight from device memory; prefetch_values brings it nearer while the products before are made.
 template <class E, int kKeys>
 __device__ inline float write_product(const GradientsArgs& a, const Block& b, const ColumnTiles<E, kKeys>& columns_of,
                                       int column) {
   constexpr int kUnit = 16 / sizeof(E);
+  constexpr int kUnits = 16 / kUnit;
   const int row = static_cast<int>(threadIdx.x) / 4;
   const int part = static_cast<int>(threadIdx.x) % 4 * 16;
-  if (row >= b.place.rows) return 0;
   const MatrixIn v = rows_of(a.v, b.place, b.head, column);
-  const int columns = a.dims.values - column;
-  float sum = 0;
-  for (int i = part; i < part + 16 && i < columns; i += kUnit) {
-    uint4 x;
-    if (v.vectors && v.bf16 == kIsBf16<E>) {
-      x = *reinterpret_cast<const uint4*>(v.at(row, i));
-    } else {
-      for (int j = 0; j < kUnit; ++j)
-        reinterpret_cast<E*>(&x)[j] = static_cast<E>(i + j < columns ? v.get(row, i + j) : 0.0F);
+  const int columns = row < b.place.rows ? a.dims.values - column - part : 0;
+  uint4 values[kUnits];
+  if (v.vectors && v.bf16 == kIsBf16<E>) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) values[u] = load_unit(v.at(row, part + u * kUnit), u * kUnit < columns);
+  } else {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      for (int j = u * kUnit; j < (u + 1) * kUnit; ++j)
+        reinterpret_cast<E*>(values)[j] = static_cast<E>(j < columns ? v.get(row, part + j) : 0.0F);
     }
-    sum += unit_dot<E>(x, *reinterpret_cast<const uint4*>(columns_of.d_residual.at(row, i)));
-    if constexpr (kIsBf16<E>)
-      sum += unit_dot<E>(x, *reinterpret_cast<const uint4*>(columns_of.d_residual_rest.at(row, i)));
+  }
+  float sum = 0;
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    sum += unit_dot<E>(values[u], *reinterpret_cast<const uint4*>(columns_of.d_residual.at(row, part + u * kUnit)));
+    if constexpr (kIsBf16<E>) {
+      sum +=
+          unit_dot<E>(values[u], *reinterpret_cast<const uint4*>(columns_of.d_residual_rest.at(row, part + u * kUnit)));
+    }
   }
   return sum;
+}
+__device__ inline void prefetch_values(const GradientsArgs& a, const Block& b, int column) {
+  const int row = static_cast<int>(threadIdx.x);
+  if (row < b.place.rows && column < a.dims.values) prefetch(rows_of(a.v, b.place, b.head, column).at(row, 0));
+}
+
+// sum(S . dS+) of the chunk, by the warp that will need it at the end.
+__device__ inline void load_state_sum(const GradientsArgs& a, const Block& b, GradientSums& s) {
+  const int parts = a.dims.blocks * kStrips;
+  float sum = 0;
+  for (int i = b.lane.index; i < parts; i += 32) sum += a.state_sums[b.slot * parts + i];
+  sum = warp_sum(sum);
+  if (b.lane.index == 0) s.state_sum = sum;
 }
 
 // sum += rows of `left` times B over 64 columns of both.
@@ -399,6 +418,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
   const ChunkTiles<E, kKeys, kStages> tiles(memory);
   const bool all_wait = a.dq_parts != nullptr || a.adds_keys;  // see gates_barrier
   float write_sum = 0;
+  if (b.role == kOfReads && b.rows == 0) load_state_sum(a, b, s);
 
   for (int first_key = 0; first_key < a.dims.keys; first_key += kKeys) {
     const bool first = first_key == 0;
@@ -408,8 +428,10 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
 
     // Sums over the value columns. What comes after them is copied behind the first columns.
     for (int next = 0; next <= a.dims.blocks; ++next) {
-      if (next < a.dims.blocks)
+      if (next < a.dims.blocks) {
         load_columns(a, b, ColumnTiles<E, kKeys>(memory + next % kStages * kStageBytes), first_key, next * kColumns);
+        if (first) prefetch_values(a, b, next * kColumns);
+      }
       if (next == 1) {
         if (first) load_matrices(a, b, tiles, s);
         const int keys = a.dims.keys - first_key;

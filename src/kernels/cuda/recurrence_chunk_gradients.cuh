@@ -29,6 +29,7 @@ struct GradientSums {
   float write[kChunk];      // dwrite
   float decay[kChunk];      // dg of the decays inside the chunk
   float key_extra[kChunk];  // what the rule adds to dK of K itself
+  float state_sum;          // sum(S . dS+)
 };
 
 // The tiles of one block of value columns.

@@ -54,10 +54,9 @@ struct ScanTiles {
   static constexpr int kStageBytes = (kBytes + 1023) / 1024 * 1024;  // tiles start at such multiples
 
   // Starts the copies of what a chunk of a head needs.
-  __device__ void load(const Dims& dims, const Chunks& chunks, const TokensIn& q_in, const TokensIn& k_in,
-                       const TokensIn& values_in, const Prepared& prepared, bool erases, std::int64_t chunk, int head,
+  __device__ void load(const Dims& dims, const TokensIn& q_in, const TokensIn& k_in, const TokensIn& values_in,
+                       const Prepared& prepared, bool erases, std::int64_t chunk, const ChunkPlace& place, int head,
                        int column) const {
-    const ChunkPlace place = place_of(chunks, chunk);
     const std::int64_t slot = chunk * dims.value_heads + head;
     load_tile<kThreads>(q, rows_of(q_in, place, head / dims.shared), place.rows, dims.keys);
     load_tile<kThreads>(k, rows_of(k_in, place, head / dims.shared), place.rows, dims.keys);
@@ -235,12 +234,14 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) forwar
   const int columns = a.dims.values - column;
   const std::int64_t begin = a.one_chunk ? unit : first_chunk(a.chunks, unit);
   const std::int64_t end = begin + (a.one_chunk ? 1 : chunk_count(a.chunks, unit));
+  const std::int64_t sequence = a.one_chunk ? sequence_of(a.chunks, unit) : unit;
   const bool reads_queries = a.o.data != nullptr || a.mixes;
 
   const auto load = [&](std::int64_t chunk) {
     if (chunk < end) {
       tiles_of<E, kKeys, kStages>(memory, chunk)
-          .load(a.dims, a.chunks, a.q, a.k, a.v, a.prepared, a.erases, chunk, head, block_column);
+          .load(a.dims, a.q, a.k, a.v, a.prepared, a.erases, chunk, place_of(a.chunks, chunk, sequence), head,
+                block_column);
     }
     commit_copies();
   };
@@ -328,7 +329,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) forwar
       } else {
         add_lower_times<false>(query_reads, fragments, tiles.attend[0], lane);
       }
-      const ChunkPlace place = place_of(a.chunks, chunk);
+      const ChunkPlace place = place_of(a.chunks, chunk, sequence);
       store_strip(query_reads, rows_of(a.o, place, head, column), place.rows, columns, lane);
     }
 
@@ -347,21 +348,47 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) forwar
 // ---------------------------------------------------------------------------------------------------------------------
 // Backward.
 
-// The strip of a state, as fragments; returns this lane's part of the sum of its products with `d_state`.
-template <class E, int kKeys>
-__device__ inline float read_state(FragmentA<E> (&state)[kKeys / 16], const Sum (&d_state)[kKeys / 8],
-                                   const MatrixIn& from, int keys, int columns, const Lane& lane) {
-  float product = 0;
-#pragma unroll
-  for (int step = 0; step < kKeys / 16; ++step) {
-    Sum part[2];
-    load_strip(part, from.below(16 * step), keys - 16 * step, columns, lane);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) product += d_state[2 * step + i / 4].x[i % 4] * part[i / 4].x[i % 4];
-    state[step] = fragment_of<E>(part[0], part[1]);
+// The states on entry, read on the way back: their products with dS+ are summed up, and V' is made of them where the
+// walks are many (one stage). Where registers suffice, that of the next chunk is on its way while this one is computed.
+template <class E, int kKeys, int kStages>
+struct EntryStates {
+  static constexpr bool kKeeps = kStages == 1;
+  static constexpr bool kAhead = kStages == 2 && kKeys <= 128;
+  static constexpr int kTogether = kKeys < 128 ? kKeys : 128;  // keys
+  uint2 pairs[kTogether / 8];
+  FragmentA<E> fragments[kKeeps ? kKeys / 16 : 1];
+
+  __device__ void fetch(const MatrixIn& from, int keys, int columns, const Lane& lane) {
+    if (from.bf16 && from.vectors) fetch_strip(pairs, from, keys, columns, lane);
   }
-  return product;
-}
+  // Returns this lane's part of sum(S . dS+).
+  __device__ float read(const Sum (&d_state)[kKeys / 8], const MatrixIn& from, int keys, int columns,
+                        const Lane& lane) {
+    float product = 0;
+    const auto take = [&](int step, const Sum(&part)[2]) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) product += d_state[2 * step + i / 4].x[i % 4] * part[i / 4].x[i % 4];
+      if constexpr (kKeeps) fragments[step] = fragment_of<E>(part[0], part[1]);
+    };
+    if (from.bf16 && from.vectors) {
+#pragma unroll
+      for (int key = 0; key < kKeys; key += kTogether) {
+        if (!kAhead) fetch_strip(pairs, from.below(key), keys - key, columns, lane);
+#pragma unroll
+        for (int i = 0; i < kTogether / 16; ++i)
+          take(key / 16 + i, {strip_of(pairs[2 * i]), strip_of(pairs[2 * i + 1])});
+      }
+    } else {
+#pragma unroll
+      for (int step = 0; step < kKeys / 16; ++step) {
+        Sum part[2];
+        load_strip(part, from.below(16 * step), keys - 16 * step, columns, lane);
+        take(step, part);
+      }
+    }
+    return product;
+  }
+};
 
 // V' as in the forward, from the state on entry. To save registers Q S and K S have the same sums: what Q S is to be
 // multiplied by, over what K S is.
@@ -418,16 +445,21 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) backwa
   const auto [sequence, head, block_column, strip_begin, column] = Place(a.dims);
   const int columns = a.dims.values - column;
   const std::int64_t begin = first_chunk(a.chunks, sequence);
-
   const std::int64_t last = begin + chunk_count(a.chunks, sequence) - 1;
+
+  using States = EntryStates<E, kKeys, kStages>;
+  States states;
+  const auto state_of = [&](std::int64_t chunk) { return matrix_of(a.states, chunk, head, 0, column); };
   const auto load = [&](std::int64_t chunk) {
     if (chunk >= begin) {
       tiles_of<E, kKeys, kStages>(memory, chunk)
-          .load(a.dims, a.chunks, a.q, a.k, a.d_o, a.prepared, kErases, chunk, head, block_column);
+          .load(a.dims, a.q, a.k, a.d_o, a.prepared, kErases, chunk, place_of(a.chunks, chunk, sequence), head,
+                block_column);
     }
     commit_copies();
   };
   load(last);
+  if (States::kAhead && last >= begin) states.fetch(state_of(last), a.dims.keys, a.states.columns - column, lane);
   Sum d_state[kKeys / 8];
   if (a.d_exit.data != nullptr)
     load_strip(d_state, matrix_of(a.d_exit, sequence, head, 0, column), a.dims.keys, a.d_exit.columns - column, lane);
@@ -441,9 +473,9 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) backwa
       load(chunk);
     }
     store_strip(d_state, matrix_of(a.d_states, chunk, head, 0, column), a.dims.keys, a.d_states.columns - column, lane);
-    FragmentA<E> state[kKeys / 16];
-    float product = read_state<E, kKeys>(state, d_state, matrix_of(a.states, chunk, head, 0, column), a.dims.keys,
-                                         a.states.columns - column, lane);
+    float product = states.read(d_state, state_of(chunk), a.dims.keys, a.states.columns - column, lane);
+    if (States::kAhead && chunk > begin)
+      states.fetch(state_of(chunk - 1), a.dims.keys, a.states.columns - column, lane);
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) product += __shfl_xor_sync(~0u, product, step);
     if (lane.index == 0)
@@ -452,9 +484,13 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) backwa
     publish_tiles();
     __syncthreads();
 
-    const ChunkPlace place = place_of(a.chunks, chunk);
-    if (a.fresh != nullptr)
-      make_fresh<kErases>(a, tiles, state, rows_of(a.v, place, head, column), place.rows, columns, slot, column, lane);
+    const ChunkPlace place = place_of(a.chunks, chunk, sequence);
+    if constexpr (States::kKeeps) {
+      if (a.fresh != nullptr) {
+        make_fresh<kErases>(a, tiles, states.fragments, rows_of(a.v, place, head, column), place.rows, columns, slot,
+                            column, lane);
+      }
+    }
 
     Sum grad[kTokenSums];  // dV', then dR
     FragmentA<E> fragments[kSteps], d_out[kSteps];
@@ -540,6 +576,8 @@ std::int64_t walks_of(const ForwardScanArgs& args) {
   return args.one_chunk ? args.chunks.total : args.chunks.sequences;
 }
 std::int64_t walks_of(const BackwardScanArgs& args) { return args.chunks.sequences; }
+bool fits_two_stages(const ForwardScanArgs& /*args*/) { return true; }
+bool fits_two_stages(const BackwardScanArgs& args) { return args.fresh == nullptr; }
 
 template <class E, int kKeys, int kStages, class Args>
 void launch_stages(const Context& context, const Args& args, std::int64_t blocks) {
@@ -555,7 +593,7 @@ void launch(const Context& context, const Args& args) {
   const std::int64_t blocks = walks_of(args) * args.dims.value_heads * args.dims.blocks;
   if constexpr (kIsBf16<E>) {
     constexpr int kMemory = 2 * ScanTiles<E, kKeys>::kStageBytes;
-    if (blocks <= context.processors() && context.shared_memory() >= kMemory)
+    if (blocks <= context.processors() && context.shared_memory() >= kMemory && fits_two_stages(args))
       return launch_stages<E, kKeys, 2>(context, args, blocks);
   }
   launch_stages<E, kKeys, 1>(context, args, blocks);
