@@ -143,12 +143,13 @@ __device__ inline void add_lower_times(Sum (&sum)[kTokenSums], const FragmentA<E
   }
 }
 
-// sum += rows state, for 64 of the keys from `first` on; rows are those of Q or K.
-template <class E, int kKeys>
+// sum += rows state, for keys from `first` on; rows are those of Q or K.
+template <class E, int kKeys, int kCount>
 __device__ inline void add_rows_times(Sum (&sum)[kTokenSums], const Tile<E, kChunk, kKeys>& rows,
-                                      const FragmentA<E> (&state)[4], int first, const Lane& lane) {
+                                      const FragmentA<E> (&state)[kCount], int first, const Lane& lane) {
 #pragma unroll
-  for (int step = 0; step < 4; ++step) add_product<kChunk, false>(sum, state[step], rows, 0, first + 16 * step, lane);
+  for (int step = 0; step < kCount; ++step)
+    add_product<kChunk, false>(sum, state[step], rows, 0, first + 16 * step, lane);
 }
 
 // state += rows^T strip
@@ -164,17 +165,19 @@ __device__ inline void add_rows_transposed_times(Sum (&state)[kKeys / 8], const 
   }
 }
 
-// The keys from `first` on of a state, 64 of them.
-template <class E, int kSums>
-__device__ inline void fragments_of_state(FragmentA<E> (&fragments)[4], const Sum (&state)[kSums], int first) {
+// The keys from `first` on of a state. As many at once as registers suffice for: every time is a wait.
+template <class E, int kKeys, int kStages>
+constexpr int kKeysAtOnce = kIsBf16<E>&& kStages == 2 && kKeys <= 128 ? kKeys : 64;
+template <class E, int kSums, int kCount>
+__device__ inline void fragments_of_state(FragmentA<E> (&fragments)[kCount], const Sum (&state)[kSums], int first) {
 #pragma unroll
-  for (int step = 0; step < 4; ++step)
+  for (int step = 0; step < kCount; ++step)
     fragments[step] = fragment_of<E>(state[first / 8 + 2 * step], state[first / 8 + 2 * step + 1]);
 }
 
-// Registers are short: Q S waits in the place of Q while V' is made.
-template <class E, int kKeys>
-constexpr bool kParks = kIsBf16<E>&& kKeys >= 128;
+// Where registers are short, Q S waits in the place of Q while V' is made.
+template <class E, int kKeys, int kStages>
+constexpr bool kParks = kIsBf16<E>&& kKeys >= (kStages == 1 ? 128 : 256);
 template <class E>
 __device__ inline void park(E* place, const Sum (&strip)[kTokenSums]) {
 #pragma unroll
@@ -267,27 +270,29 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) forwar
     __syncthreads();
 
     Sum query_reads[kTokenSums], fresh[kTokenSums];  // Q S; K S, then R, then V'
-    FragmentA<E> fragments[kSteps];
     if (reads_queries || a.erases) {
+      constexpr int kAtOnce = kKeysAtOnce<E, kKeys, kStages>;
 #pragma unroll
-      for (int key = 0; key < kKeys; key += 64) {
-        fragments_of_state(fragments, state, key);
+      for (int key = 0; key < kKeys; key += kAtOnce) {
+        FragmentA<E> of_state[kAtOnce / 16];
+        fragments_of_state(of_state, state, key);
         if (reads_queries && a.erases) {
           begin_products<E>(query_reads, fresh);
-          add_rows_times(query_reads, tiles.q, fragments, key, lane);
-          add_rows_times(fresh, tiles.k, fragments, key, lane);
+          add_rows_times(query_reads, tiles.q, of_state, key, lane);
+          add_rows_times(fresh, tiles.k, of_state, key, lane);
           wait_for_products<E>(query_reads, fresh);
         } else if (reads_queries) {
           begin_products<E>(query_reads);
-          add_rows_times(query_reads, tiles.q, fragments, key, lane);
+          add_rows_times(query_reads, tiles.q, of_state, key, lane);
           wait_for_products<E>(query_reads);
         } else {
           begin_products<E>(fresh);
-          add_rows_times(fresh, tiles.k, fragments, key, lane);
+          add_rows_times(fresh, tiles.k, of_state, key, lane);
           wait_for_products<E>(fresh);
         }
       }
     }
+    FragmentA<E> fragments[kSteps];
 #pragma unroll
     for (int j = 0; j < kTokenSums; ++j) {
       const Sum value = strip_sum(tiles.values, j, strip_begin, lane);
@@ -301,7 +306,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) forwar
             write.y * value.x[i + 1] - read_key.y * fresh[j].x[i + 1] - read_query.y * query_reads[j].x[i + 1];
       }
     }
-    if constexpr (kParks<E, kKeys>) {
+    if constexpr (kParks<E, kKeys, kStages>) {
       __syncthreads();  // Q is used up
       if (a.o.data != nullptr) park(tiles.q.data, query_reads);
     }
@@ -315,30 +320,57 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) forwar
     }
     if (a.fresh != nullptr) store_parts<E>(fresh, a.fresh, a.dims, slot, column, lane);
     fragments_of(fragments, fresh);
-    if (a.o.data != nullptr) {
-      if constexpr (kParks<E, kKeys>) unpark(query_reads, tiles.q.data);
+
+    // O, and what the chunk leaves in the state: together, or where registers are short one after the other.
+    constexpr bool kTogether = kStages == 2 && kKeys <= 128;
+    FragmentA<E> remainders[kIsBf16<E> ? kSteps : 1], to_end[kSteps];
+    if constexpr (kIsBf16<E>) remainders_of(remainders, fragments, fresh);
+    const auto start_output = [&] {
+      if constexpr (kParks<E, kKeys, kStages>) unpark(query_reads, tiles.q.data);
       scale_strip(query_reads, tiles.factor(kReadOut), lane);
-      if constexpr (kIsBf16<E>) {
-        FragmentA<E> remainders[kSteps];
-        remainders_of(remainders, fragments, fresh);
-        begin_products<E>(query_reads);
-        add_lower_times<false>(query_reads, remainders, tiles.attend[0], lane);
-        add_lower_times<false>(query_reads, fragments, tiles.attend[0], lane);
-        add_lower_times<false>(query_reads, fragments, tiles.attend[1], lane);
-        wait_for_products<E>(query_reads);
-      } else {
-        add_lower_times<false>(query_reads, fragments, tiles.attend[0], lane);
-      }
+    };
+    const auto add_output = [&] {
+      if constexpr (kIsBf16<E>) add_lower_times<false>(query_reads, remainders, tiles.attend[0], lane);
+#pragma unroll
+      for (const auto& part : tiles.attend) add_lower_times<false>(query_reads, fragments, part, lane);
+    };
+    const auto store_output = [&] {
       const ChunkPlace place = place_of(a.chunks, chunk, sequence);
       store_strip(query_reads, rows_of(a.o, place, head, column), place.rows, columns, lane);
+    };
+    const auto start_state = [&] {
+      scale_strip(fresh, tiles.factor(kToEnd), lane);
+      fragments_of(to_end, fresh);
+      scale_all(state, tiles.whole_decay());
+    };
+    const auto add_to_state = [&] { add_rows_transposed_times<E, kKeys>(state, tiles.k, to_end, lane); };
+    if constexpr (kTogether) {
+      start_state();
+      if (a.o.data != nullptr) {
+        start_output();
+        begin_products<E>(query_reads, state);
+        add_output();
+        add_to_state();
+        wait_for_products<E>(query_reads, state);
+        store_output();
+      } else {
+        begin_products<E>(state);
+        add_to_state();
+        wait_for_products<E>(state);
+      }
+    } else {
+      if (a.o.data != nullptr) {
+        start_output();
+        begin_products<E>(query_reads);
+        add_output();
+        wait_for_products<E>(query_reads);
+        store_output();
+      }
+      start_state();
+      begin_products<E>(state);
+      add_to_state();
+      wait_for_products<E>(state);
     }
-
-    scale_strip(fresh, tiles.factor(kToEnd), lane);
-    fragments_of(fragments, fresh);
-    scale_all(state, tiles.whole_decay());
-    begin_products<E>(state);
-    add_rows_transposed_times<E, kKeys>(state, tiles.k, fragments, lane);
-    wait_for_products<E>(state);
     __syncthreads();
   }
   if (a.exit.data != nullptr)
@@ -494,11 +526,13 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) backwa
 
     Sum grad[kTokenSums];  // dV', then dR
     FragmentA<E> fragments[kSteps], d_out[kSteps];
+    constexpr int kAtOnce = kKeysAtOnce<E, kKeys, kStages>;
 #pragma unroll
-    for (int key = 0; key < kKeys; key += 64) {
-      fragments_of_state(fragments, d_state, key);
+    for (int key = 0; key < kKeys; key += kAtOnce) {
+      FragmentA<E> of_state[kAtOnce / 16];
+      fragments_of_state(of_state, d_state, key);
       begin_products<E>(grad);
-      add_rows_times(grad, tiles.k, fragments, key, lane);
+      add_rows_times(grad, tiles.k, of_state, key, lane);
       wait_for_products<E>(grad);
     }
     scale_strip(grad, tiles.factor(kToEnd), lane);
@@ -548,12 +582,8 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) backwa
     scale_all(d_state, tiles.whole_decay());
     begin_products<E>(d_state);
     add_rows_transposed_times<E, kKeys>(d_state, tiles.q, d_out, lane);
+    if constexpr (kErases) add_rows_transposed_times<E, kKeys>(d_state, tiles.k, fragments, lane);
     wait_for_products<E>(d_state);
-    if constexpr (kErases) {
-      begin_products<E>(d_state);
-      add_rows_transposed_times<E, kKeys>(d_state, tiles.k, fragments, lane);
-      wait_for_products<E>(d_state);
-    }
     __syncthreads();
   }
   if (a.d_entry.data != nullptr)
