@@ -222,38 +222,51 @@ Tensor one_of(const Tensor& tensor, std::int64_t times) {
   return out;
 }
 
-// Sequences enough to fill the GPU: the backward then makes V' on its way, from the states that the forward kept.
+// Sequences enough to fill the GPU: the backward then makes V' on its way, from the states that the forward kept, and
+// blocks take several chunks.
+struct ManySpec {
+  Rule rule;
+  std::int64_t keys, values, shared;
+};
+void expect_many(const ManySpec& many, DType dtype) {
+  CaseSpec spec;
+  spec.rule = many.rule;
+  spec.batch = 2;
+  spec.tokens = 150;
+  spec.heads = 1;
+  spec.shared = many.shared;
+  spec.key_dim = many.keys;
+  spec.value_dim = many.values;
+  spec.dtype = dtype;
+  const RecurrenceCase few = random_case(spec, 12);
+  const std::int64_t walks = spec.batch * spec.shared * ceil_div(spec.value_dim, 64);
+  const std::int64_t times = ceil_div(2 * device_context().processors(), walks);
+  const RecurrenceCase repetitions = repeated(few, times);
+  const Reference expected = reference_of(few);
+  for (const DType states : {DType::boolean, DType::bf16, DType::f32}) {
+    if (dtype == DType::f32 && states == DType::bf16) continue;
+    SCOPED_TRACE(describe(spec));
+    const Results<Tensor> got = run_on_gpu(repetitions, {.chunk_states = states, .keeps = true});
+    const auto one = [&](const Tensor& tensor) { return one_of(tensor, times); };
+    expect_close(dtype == DType::bf16 ? "many bf16" : "many f32", describe(spec),
+                 {one(got.o), one(got.ht), one(got.dq), one(got.dk), one(got.dv), one(got.dg), one(got.dbeta),
+                  one(got.dlambda), one(got.dh0)},
+                 expected, dtype == DType::bf16 ? kBFloat16 : kFloat32);
+  }
+}
 TEST(RecurrenceOnGpu, ManySequences) {
   QDELTA_NEEDS_DEVICE();
-  for (const Rule rule : {Rule::q_delta, Rule::gated_delta, Rule::longhorn, Rule::linear}) {
-    for (const std::int64_t keys : {64, 128, 256}) {
-      if (quick() && (rule != Rule::q_delta || keys != 128)) continue;
-      for (const DType dtype : {DType::bf16, DType::f32}) {
-        CaseSpec spec;
-        spec.rule = rule;
-        spec.batch = 2;
-        spec.tokens = 150;
-        spec.heads = 1;
-        spec.key_dim = keys;
-        spec.value_dim = rule == Rule::longhorn ? 65 : 72;
-        spec.dtype = dtype;
-        const RecurrenceCase few = random_case(spec, 12);
-        const std::int64_t times =
-            (device_context().processors() + 1) / 2;  // two sequences of two blocks of columns each
-        const RecurrenceCase many = repeated(few, times);
-        const Reference expected = reference_of(few);
-        for (const DType states : {DType::boolean, DType::bf16, DType::f32}) {
-          if (dtype == DType::f32 && states == DType::bf16) continue;
-          SCOPED_TRACE(describe(spec));
-          const Results<Tensor> got = run_on_gpu(many, {.chunk_states = states, .keeps = true});
-          const auto one = [&](const Tensor& tensor) { return one_of(tensor, times); };
-          expect_close(dtype == DType::bf16 ? "many bf16" : "many f32", describe(spec),
-                       {one(got.o), one(got.ht), one(got.dq), one(got.dk), one(got.dv), one(got.dg), one(got.dbeta),
-                        one(got.dlambda), one(got.dh0)},
-                       expected, dtype == DType::bf16 ? kBFloat16 : kFloat32);
-        }
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const Rule rule : {Rule::q_delta, Rule::gated_delta, Rule::longhorn, Rule::linear}) {
+      for (const std::int64_t keys : {64, 128, 256}) {
+        if (quick() && (rule != Rule::q_delta || keys != 128)) continue;
+        expect_many({rule, keys, rule == Rule::longhorn ? 65 : 72, 1}, dtype);
       }
     }
+    // One block of columns, and three: the tiles of a chunk then begin in another place than those of the one before.
+    expect_many({Rule::q_delta, 128, 64, 1}, dtype);
+    expect_many({Rule::longhorn, 128, 130, 1}, dtype);
+    expect_many({Rule::q_delta, 130, 130, 2}, dtype);
   }
 }
 

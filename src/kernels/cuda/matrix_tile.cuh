@@ -416,6 +416,7 @@ __device__ inline uint4 load_unit(const void* from, bool valid) {
       : "l"(from), "r"(valid ? 1 : 0));
   return unit;
 }
+
 // Into the cache that all processors share.
 __device__ inline void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 

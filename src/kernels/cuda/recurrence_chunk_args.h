@@ -4,7 +4,7 @@
 // A call is a few launches over the same workspace:
 //   forward    locate, prepare, forward_scan
 //   backward   locate; prepare, where the forward kept nothing; forward_scan, where it kept no states or sequences are
-//              few; backward_scan; gradients; and where a row of dq and dk is the work of several blocks, finish_rows
+//              few; backward_scan; gradients; and where a row of dq and dk has several parts, finish_rows
 #pragma once
 
 #include <cstddef>
@@ -151,7 +151,7 @@ struct GradientsArgs {
   const void* d_residual = nullptr;
   const float* state_sums = nullptr;
   TokensOut dq, dk, dg, dbeta, dlambda;
-  // Where several blocks add to a row of dq and dk, or one block finishes it in parts: gradients of the normalised
+  // Where several value heads add to a row of dq and dk, or the keys take several passes: gradients of the normalised
   // rows, float32 [B, T, value_heads, K], and what to add of the key itself, [B, T, value_heads].
   float* dq_parts = nullptr;
   float* dk_parts = nullptr;

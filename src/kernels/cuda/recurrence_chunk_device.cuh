@@ -14,8 +14,8 @@ namespace qdelta::cuda {
 // Chunks.
 
 struct ChunkPlace {
-  std::int64_t sequence, batch, first;  // the first token, in its row of the batch
-  int rows;                             // tokens
+  std::int64_t batch, first;  // the first token, in its row of the batch
+  int rows;                   // tokens
 };
 
 __device__ inline std::int64_t first_chunk(const Chunks& chunks, std::int64_t sequence) {
@@ -31,7 +31,6 @@ __device__ inline std::int64_t sequence_of(const Chunks& chunks, std::int64_t ch
 // Of a chunk of a sequence that is known, which saves the division.
 __device__ inline ChunkPlace place_of(const Chunks& chunks, std::int64_t chunk, std::int64_t sequence) {
   ChunkPlace place;
-  place.sequence = sequence;
   std::int64_t end;
   if (chunks.offsets == nullptr) {
     place.batch = sequence;

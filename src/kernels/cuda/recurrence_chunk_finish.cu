@@ -13,7 +13,7 @@ namespace {
 __device__ void finish_row(const GradientsArgs& a, const TokensIn& in, const TokensOut& out, const float* parts,
                            const float* extra, std::int64_t batch, std::int64_t token, int q_head, const Lane& lane) {
   constexpr int kPerLane = kWidestKeys / 32;
-  const ChunkPlace place{0, batch, token, 1};
+  const ChunkPlace place{batch, token, 1};
   const MatrixIn from = rows_of(in, place, q_head);
   const MatrixOut to = rows_of(out, place, q_head);
   const std::int64_t first = ((batch * a.tokens + token) * a.dims.heads + q_head) * a.dims.shared;

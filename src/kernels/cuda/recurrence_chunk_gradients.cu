@@ -141,58 +141,42 @@ __device__ void correct_gradient(const Block& b, Sum (&d_correct)[kTokenSums],
   }
 }
 
-// Before and behind what the threads of the reads do for the gates. The other groups go on to write dQ and dK
-// meanwhile, but where they will have to wait for the gates or for one another later on, all wait here.
-__device__ inline void gates_barrier(const Block& b, bool all_wait) {
-  if (all_wait) {
-    __syncthreads();
-  } else {
-    b.group_barrier();
+// dg_t = the sum over r >= t > i of along[r][i], by the threads of the reads, two for a row or column, with a barrier
+// between the steps: what is still in their sums is added, rows are summed up, and then columns.
+__device__ inline void add_along(const Block& b, const Sum (&with)[kTokenSums], float* along) {
+#pragma unroll
+  for (int j = 0; j < kTokenSums; ++j) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) along[b.row(e / 2) * kStride + 8 * j + 2 * b.lane.quad + e % 2] += with[j].x[e];
   }
 }
-
-// dg_t = the sum over r >= t > i of along[r][i]: sums along the rows first, then down the columns. By the threads of
-// the reads, two for a row or column; `with` are the products that are still in their sums.
-__device__ void decay_gradient(const GradientsArgs& a, const Block& b, bool all_wait, const Sum (&with)[kTokenSums],
-                               float* along, GradientSums& s) {
-  const bool works = b.role == kOfReads;
-  const int line = b.thread / 2;
+// Every element becomes the sum of all before it in its row.
+__device__ inline void sum_along_rows(const Block& b, float* along) {
   const int part = b.thread % 2 * 32;
-  if (a.erases) {
-    if (works) {
-#pragma unroll
-      for (int j = 0; j < kTokenSums; ++j) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) along[b.row(e / 2) * kStride + 8 * j + 2 * b.lane.quad + e % 2] += with[j].x[e];
-      }
-    }
-    gates_barrier(b, all_wait);
-  }
-  if (works) {
-    float* row = along + line * kStride + part;
-    float sum = 0;
+  float* row = along + b.thread / 2 * kStride + part;
+  float sum = 0;
 #pragma unroll 8
-    for (int i = 0; i < 32; ++i) sum += row[i];
-    const float other = __shfl_xor_sync(~0u, sum, 1);
-    sum = part == 0 ? 0.0F : other;
+  for (int i = 0; i < 32; ++i) sum += row[i];
+  const float other = __shfl_xor_sync(~0u, sum, 1);
+  sum = part == 0 ? 0.0F : other;
 #pragma unroll 8
-    for (int i = 0; i < 32; ++i) {
-      const float value = row[i];
-      row[i] = sum;  // of all before this one
-      sum += value;
-    }
+  for (int i = 0; i < 32; ++i) {
+    const float value = row[i];
+    row[i] = sum;
+    sum += value;
   }
-  gates_barrier(b, all_wait);
-  if (works) {
-    float sum = 0;
+}
+__device__ inline void sum_along_columns(const Block& b, const float* along, GradientSums& s) {
+  const int column = b.thread / 2;
+  const int part = b.thread % 2 * 32;
+  float sum = 0;
 #pragma unroll 8
-    for (int i = 0; i < 32; ++i) {
-      const float value = along[(part + i) * kStride + line];
-      if (part + i >= line) sum += value;
-    }
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    if (part == 0) s.decay[line] = sum;
+  for (int i = 0; i < 32; ++i) {
+    const float value = along[(part + i) * kStride + column];
+    if (part + i >= column) sum += value;
   }
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  if (part == 0) s.decay[column] = sum;
 }
 
 // The gradients of the gates, by one warp, two neighbouring tokens to a lane.
@@ -283,7 +267,7 @@ __device__ inline float unit_dot(const uint4& x, const uint4& y) {
 // A thread's part of rowsum(dR . V), by the first 256 threads: a quarter of a row of the block's columns each. V comes
 // straight from device memory; prefetch_values brings it nearer while the products before are made.
 template <class E, int kKeys>
-__device__ inline float write_product(const GradientsArgs& a, const Block& b, const ColumnTiles<E, kKeys>& columns_of,
+__device__ inline float write_product(const GradientsArgs& a, const Block& b, const ColumnTiles<E, kKeys>& tiles,
                                       int column) {
   constexpr int kUnit = 16 / sizeof(E);
   constexpr int kUnits = 16 / kUnit;
@@ -305,10 +289,9 @@ __device__ inline float write_product(const GradientsArgs& a, const Block& b, co
   float sum = 0;
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
-    sum += unit_dot<E>(values[u], *reinterpret_cast<const uint4*>(columns_of.d_residual.at(row, part + u * kUnit)));
+    sum += unit_dot<E>(values[u], *reinterpret_cast<const uint4*>(tiles.d_residual.at(row, part + u * kUnit)));
     if constexpr (kIsBf16<E>) {
-      sum +=
-          unit_dot<E>(values[u], *reinterpret_cast<const uint4*>(columns_of.d_residual_rest.at(row, part + u * kUnit)));
+      sum += unit_dot<E>(values[u], *reinterpret_cast<const uint4*>(tiles.d_residual_rest.at(row, part + u * kUnit)));
     }
   }
   return sum;
@@ -318,7 +301,7 @@ __device__ inline void prefetch_values(const GradientsArgs& a, const Block& b, i
   if (row < b.place.rows && column < a.dims.values) prefetch(rows_of(a.v, b.place, b.head, column).at(row, 0));
 }
 
-// sum(S . dS+) of the chunk, by the warp that will need it at the end.
+// sum(S . dS+) of the chunk, by a warp.
 __device__ inline void load_state_sum(const GradientsArgs& a, const Block& b, GradientSums& s) {
   const int parts = a.dims.blocks * kStrips;
   float sum = 0;
@@ -371,11 +354,10 @@ __device__ inline void scale_rows(Sum (&sums)[kSums], const float (&factors)[2])
   for (Sum& sum : sums) sum.x[0] *= factors[0], sum.x[1] *= factors[0], sum.x[2] *= factors[1], sum.x[3] *= factors[1];
 }
 
-// The rows of dQ or dK, with `along` of the normalised row taken off, into the tile that their rows came from and out.
+// The rows of dQ or dK, with `along` of the normalised row taken off, into the tile that their rows came from.
 template <class E, int kKeys>
-__device__ void put_rows(const GradientsArgs& a, const Block& b, const Sum (&sums)[kKeys / 8],
-                         const Tile<E, kChunk, kKeys>& tile, const float (&norms)[2], const float (&along)[2],
-                         const MatrixOut& to) {
+__device__ void put_rows(const Block& b, const Sum (&sums)[kKeys / 8], const Tile<E, kChunk, kKeys>& tile,
+                         const float (&norms)[2], const float (&along)[2]) {
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
@@ -387,8 +369,6 @@ __device__ void put_rows(const GradientsArgs& a, const Block& b, const Sum (&sum
       set_pair(tile, b.row(half), key, norms[half] * (y[0] - off * x.x), norms[half] * (y[1] - off * x.y));
     }
   }
-  b.group_barrier();
-  store_rows(tile, to, b.place.rows, a.dims.keys, b.thread);
 }
 template <int kSums>
 __device__ void put_parts(const GradientsArgs& a, const Block& b, const Sum (&sums)[kSums], int first_key,
@@ -416,9 +396,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
   const Block b(a);
   const Lane& lane = b.lane;
   const ChunkTiles<E, kKeys, kStages> tiles(memory);
-  const bool all_wait = a.dq_parts != nullptr || a.adds_keys;  // see gates_barrier
   float write_sum = 0;
-  if (b.role == kOfReads && b.rows == 0) load_state_sum(a, b, s);
 
   for (int first_key = 0; first_key < a.dims.keys; first_key += kKeys) {
     const bool first = first_key == 0;
@@ -453,14 +431,16 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
 #pragma unroll
         for (int step = 0; step < 4; ++step) rows[step] = load_a(left, b.rows, 16 * step, lane);
         const Tile<E, kKeys, kColumns> states{b.role == kOfKeys ? columns.d_state.data : columns.state.data};
-        begin_products<E>(sums);
-        add_over_columns<kKeys>(sums, rows, states, lane);
-        wait_for_products<E>(sums);
         if (first && b.role != kOfKeys) {
-          begin_products<E>(matrix);
+          begin_products<E>(sums, matrix);
+          add_over_columns<kKeys>(sums, rows, states, lane);
           add_over_columns<kChunk>(matrix, rows, columns.fresh, lane);
           if constexpr (kIsBf16<E>) add_over_columns<kChunk>(matrix, rows, columns.fresh_rest, lane);
-          wait_for_products<E>(matrix);
+          wait_for_products<E>(sums, matrix);
+        } else {
+          begin_products<E>(sums);
+          add_over_columns<kKeys>(sums, rows, states, lane);
+          wait_for_products<E>(sums);
         }
         // Of V' and dR, the rest.
         if constexpr (kIsBf16<E>) {
@@ -469,18 +449,21 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
                                                                     : columns.fresh_rest.data};
 #pragma unroll
             for (int step = 0; step < 4; ++step) rows[step] = load_a(rest, b.rows, 16 * step, lane);
-            begin_products<E>(sums);
-            add_over_columns<kKeys>(sums, rows, states, lane);
-            wait_for_products<E>(sums);
             if (first && b.role == kOfReads) {
-              begin_products<E>(matrix);
+              begin_products<E>(sums, matrix);
+              add_over_columns<kKeys>(sums, rows, states, lane);
               add_over_columns<kChunk>(matrix, rows, columns.fresh, lane);
-              wait_for_products<E>(matrix);
+              wait_for_products<E>(sums, matrix);
+            } else {
+              begin_products<E>(sums);
+              add_over_columns<kKeys>(sums, rows, states, lane);
+              wait_for_products<E>(sums);
             }
           }
         }
       }
       if (first && threadIdx.x < 4 * kChunk) write_sum += write_product(a, b, columns, block * kColumns);
+      if (first && block == 0 && b.role == kOfKeys && b.rows == 0) load_state_sum(a, b, s);
       __syncthreads();
     }
     wait_for_copies<0>();
@@ -567,39 +550,47 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
       along[0] = norms[0] * quad_sum(along[0]);
       along[1] = norms[1] * quad_sum(along[1]);
     }
-    if (b.role == kOfReads) {
-      if (!all_wait) b.release_queries();
-      if (a.erases && lane.quad == 0) {
+    if (b.role == kOfReads && a.erases) {
+      if (lane.quad == 0) {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           s.rows[kOfMix][b.row(half)] = first ? along[half] : s.rows[kOfMix][b.row(half)] + along[half];
       }
-    }
-    if (b.role == kOfReads || all_wait) {
-      if (first) decay_gradient(a, b, all_wait, matrix, tiles.along, s);
-      gates_barrier(b, all_wait);
-      if (last && b.role == kOfReads && b.rows == 0) finish_gates(a, b, s);
-    }
-    if (a.dq_parts != nullptr) {
-      if (b.role == kOfQueries) put_parts(a, b, sums, first_key, a.dq_parts);
-      if (b.role == kOfKeys) put_parts(a, b, sums, first_key, a.dk_parts);
-      continue;
+      if (first) add_along(b, matrix, tiles.along);
     }
     if (!a.norm) along[0] = along[1] = 0;
-    if (a.adds_keys) {
+    __syncthreads();  // Q and K are used up: dQ and dK can take their places
+
+    // The threads of the reads go on to the gates. The others finish their rows meanwhile, unless finish_rows will, or
+    // the gates have something to add.
+    const auto out_rows = [&] {
+      store_rows(own, rows_of(b.role == kOfKeys ? a.dk : a.dq, b.place, b.q_head), b.place.rows, a.dims.keys, b.thread);
+    };
+    const bool meanwhile = b.role != kOfReads && a.dq_parts == nullptr && !a.adds_keys;
+    if (b.role == kOfReads && first) sum_along_rows(b, tiles.along);
+    if (meanwhile) put_rows<E, kKeys>(b, sums, own, norms, along);
+    __syncthreads();
+    if (b.role == kOfReads && first) sum_along_columns(b, tiles.along, s);
+    if (b.role == kOfQueries && a.dq_parts != nullptr) put_parts(a, b, sums, first_key, a.dq_parts);
+    if (b.role == kOfKeys && a.dq_parts != nullptr) put_parts(a, b, sums, first_key, a.dk_parts);
+    __syncthreads();
+    if (last && b.role == kOfReads && b.rows == 0) finish_gates(a, b, s);
+    if (meanwhile) out_rows();
+    if (a.adds_keys && a.dq_parts == nullptr) {
       // The rule gives dK extra K more, and (K . K) times as much goes off along K.
       __syncthreads();
+      if (b.role == kOfKeys) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int r = b.row(half);
-        if (b.role == kOfKeys) along[half] += s.key_extra[r] * ((a.norm ? s.factors[kKeySquare][r] : 0.0F) - 1.0F);
+        for (int half = 0; half < 2; ++half) {
+          const int r = b.row(half);
+          along[half] += s.key_extra[r] * ((a.norm ? s.factors[kKeySquare][r] : 0.0F) - 1.0F);
+        }
       }
+      if (b.role != kOfReads) put_rows<E, kKeys>(b, sums, own, norms, along);
+      __syncthreads();
+      if (b.role != kOfReads) out_rows();
     }
-    if (b.role == kOfQueries && !all_wait) b.await_queries();
-    if (b.role != kOfReads) {
-      put_rows<E, kKeys>(a, b, sums, own, norms, along,
-                         b.role == kOfKeys ? rows_of(a.dk, b.place, b.q_head) : rows_of(a.dq, b.place, b.q_head));
-    }
+    __syncthreads();
   }
 }
 

@@ -101,22 +101,6 @@ struct Block {
 
   // The two tokens of which this lane has sums.
   [[nodiscard]] __device__ int row(int half) const { return rows + 8 * half + lane.group; }
-  // Waits for the threads of the same role.
-  __device__ void group_barrier() const {
-    switch (role) {
-      case kOfQueries:
-        asm volatile("bar.sync 1, %0;" ::"n"(kGroupThreads) : "memory");
-        break;
-      case kOfReads:
-        asm volatile("bar.sync 2, %0;" ::"n"(kGroupThreads) : "memory");
-        break;
-      default:
-        asm volatile("bar.sync 3, %0;" ::"n"(kGroupThreads) : "memory");
-    }
-  }
-  // The group of the reads says that it needs Q no more; that of the queries waits for it.
-  __device__ void release_queries() const { asm volatile("bar.arrive 4, %0;" ::"n"(2 * kGroupThreads) : "memory"); }
-  __device__ void await_queries() const { asm volatile("bar.sync 4, %0;" ::"n"(2 * kGroupThreads) : "memory"); }
 };
 
 }  // namespace qdelta::cuda::gradients

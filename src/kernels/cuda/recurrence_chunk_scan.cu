@@ -165,9 +165,11 @@ __device__ inline void add_rows_transposed_times(Sum (&state)[kKeys / 8], const 
   }
 }
 
-// The keys from `first` on of a state. As many at once as registers suffice for: every time is a wait.
+// Keys that are multiplied at once: as many as registers suffice for, because every time is a wait.
 template <class E, int kKeys, int kStages>
 constexpr int kKeysAtOnce = kIsBf16<E>&& kStages == 2 && kKeys <= 128 ? kKeys : 64;
+
+// The keys from `first` on of a state.
 template <class E, int kSums, int kCount>
 __device__ inline void fragments_of_state(FragmentA<E> (&fragments)[kCount], const Sum (&state)[kSums], int first) {
 #pragma unroll
@@ -386,8 +388,8 @@ template <class E, int kKeys, int kStages>
 struct EntryStates {
   static constexpr bool kKeeps = kStages == 1;
   static constexpr bool kAhead = kStages == 2 && kKeys <= 128;
-  static constexpr int kTogether = kKeys < 128 ? kKeys : 128;  // keys
-  uint2 pairs[kTogether / 8];
+  static constexpr int kFetched = kKeys < 128 ? kKeys : 128;  // keys
+  uint2 pairs[kFetched / 8];
   FragmentA<E> fragments[kKeeps ? kKeys / 16 : 1];
 
   __device__ void fetch(const MatrixIn& from, int keys, int columns, const Lane& lane) {
@@ -404,10 +406,10 @@ struct EntryStates {
     };
     if (from.bf16 && from.vectors) {
 #pragma unroll
-      for (int key = 0; key < kKeys; key += kTogether) {
+      for (int key = 0; key < kKeys; key += kFetched) {
         if (!kAhead) fetch_strip(pairs, from.below(key), keys - key, columns, lane);
 #pragma unroll
-        for (int i = 0; i < kTogether / 16; ++i)
+        for (int i = 0; i < kFetched / 16; ++i)
           take(key / 16 + i, {strip_of(pairs[2 * i]), strip_of(pairs[2 * i + 1])});
       }
     } else {
