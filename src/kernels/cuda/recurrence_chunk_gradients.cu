@@ -1,5 +1,5 @@
 // The gradients of q, k and the gates, one block for each chunk and value head, from the states S on entry and their
-// gradients dS+ on exit, V', dR and dO (see recurrence_chunk_scan.cu). All sums over value columns come first:
+// gradients dS+ on exit, V', dR and dO (see recurrence_chunk_scan.cuh). All sums over value columns come first:
 //
 //   dO S^T   dR S^T   V' dS+^T   dO V'^T   dR V'^T   rowsum(dR . V) = dwrite
 //
