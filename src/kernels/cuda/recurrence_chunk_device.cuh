@@ -204,61 +204,76 @@ __device__ inline Sum strip_sum(const Tile<E, kChunk, kColumns>& tile, int j, in
   }
 }
 
-// From device memory; zeros beyond its rows and columns.
+// From device memory, element by element.
+template <class E, int kSums>
+__device__ inline void gather_strip(Sum (&strip)[kSums], const MatrixIn& from, int rows, int columns,
+                                    const Lane& lane) {
+#pragma unroll
+  for (int j = 0; j < kSums; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = 8 * j + 2 * lane.quad + i % 2;
+      const int column = strip_column(lane) + i / 2 * 2;
+      strip[j].x[i] = load_element<E>(from.at(row, column), row < rows && column < columns);
+    }
+  }
+}
+template <int kSums>
+__device__ inline void gather_strip(Sum (&strip)[kSums], const MatrixIn& from, int rows, int columns,
+                                    const Lane& lane) {
+  from.bf16 ? gather_strip<bf16>(strip, from, rows, columns, lane)
+            : gather_strip<float>(strip, from, rows, columns, lane);
+}
+// By fours where that is possible. Zeros beyond the rows and columns.
 template <int kSums>
 __device__ inline void load_strip(Sum (&strip)[kSums], const MatrixIn& from, int rows, int columns, const Lane& lane) {
-  if (from.bf16 && from.vectors) {
-    uint2 pairs[kSums];
-    fetch_strip(pairs, from, rows, columns, lane);
+  if (!from.bf16 || !from.vectors) return gather_strip(strip, from, rows, columns, lane);
+  uint2 pairs[kSums];
+  fetch_strip(pairs, from, rows, columns, lane);
 #pragma unroll
-    for (int j = 0; j < kSums; ++j) strip[j] = strip_of(pairs[j]);
-  } else {
+  for (int j = 0; j < kSums; ++j) strip[j] = strip_of(pairs[j]);
+}
+
+// Into device memory, element by element.
+template <class E, int kSums>
+__device__ inline void scatter_strip(const Sum (&strip)[kSums], const MatrixOut& to, int rows, int columns,
+                                     const Lane& lane) {
 #pragma unroll
-    for (int j = 0; j < kSums; ++j) {
+  for (int j = 0; j < kSums; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = 8 * j + 2 * lane.quad + i % 2;
-        const int column = strip_column(lane) + i / 2 * 2;
-        strip[j].x[i] = row < rows && column < columns ? from.get(row, column) : 0.0F;
-      }
+    for (int i = 0; i < 4; ++i) {
+      const int row = 8 * j + 2 * lane.quad + i % 2;
+      const int column = strip_column(lane) + i / 2 * 2;
+      store_element<E>(to.at(row, column), strip[j].x[i], row < rows && column < columns);
     }
   }
 }
 
+// The same, by fours where that is possible: without a branch, some transpositions under way before the first is
+// needed.
 template <int kSums>
 __device__ inline void store_strip(const Sum (&strip)[kSums], const MatrixOut& to, int rows, int columns,
                                    const Lane& lane) {
-  if (to.bf16) {
-    const int column = 4 * lane.quad;
-    std::byte* at = to.at(lane.group, column);
-    const std::int64_t step = to.stride * 16;
-    const int valid = column < columns ? rows - lane.group : 0;
+  if (!to.bf16) return scatter_strip<float>(strip, to, rows, columns, lane);
+  if (!to.vectors) return scatter_strip<bf16>(strip, to, rows, columns, lane);
+  const int column = 4 * lane.quad;
+  std::byte* at = to.at(lane.group, column);
+  const std::int64_t step = to.stride * 16;
+  const int valid = column < columns ? rows - lane.group : 0;
+  constexpr int kTogether = 4;
+  static_assert(kSums % kTogether == 0);
 #pragma unroll
-    for (int j = 0; j < kSums; ++j) {
-      const uint2 pairs{transposed(pack(strip[j].x[0], strip[j].x[1])), transposed(pack(strip[j].x[2], strip[j].x[3]))};
-      if (8 * j < valid) {
-        if (to.vectors) {
-          *reinterpret_cast<uint2*>(at) = pairs;
-        } else {
-          auto* elements = reinterpret_cast<std::uint16_t*>(at);
-          elements[0] = static_cast<std::uint16_t>(pairs.x);
-          if (column + 1 < columns) elements[1] = static_cast<std::uint16_t>(pairs.x >> 16);
-          if (column + 2 < columns) elements[2] = static_cast<std::uint16_t>(pairs.y);
-          if (column + 3 < columns) elements[3] = static_cast<std::uint16_t>(pairs.y >> 16);
-        }
-      }
-      at += step;
+  for (int first = 0; first < kSums; first += kTogether) {
+    uint2 pairs[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const float* x = strip[first + i].x;
+      pairs[i] = {transposed(pack(x[0], x[1])), transposed(pack(x[2], x[3]))};
     }
-  } else {
-    const int column = strip_column(lane);
 #pragma unroll
-    for (int j = 0; j < kSums; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = 8 * j + 2 * lane.quad + i % 2;
-        if (row < rows && column + i / 2 * 2 < columns)
-          *reinterpret_cast<float*>(to.at(row, column + i / 2 * 2)) = strip[j].x[i];
-      }
+    for (int i = 0; i < kTogether; ++i) {
+      store_pairs(at, pairs[i], 8 * (first + i) < valid);
+      at += step;
     }
   }
 }

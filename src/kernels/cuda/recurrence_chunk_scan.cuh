@@ -204,7 +204,11 @@ __device__ inline void store_parts(const Sum (&strip)[kTokenSums], void* data, c
 #pragma unroll
     for (int j = 0; j < kTokenSums; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) rest[j].x[i] = strip[j].x[i] - __bfloat162float(__float2bfloat16_rn(strip[j].x[i]));
+      for (int i = 0; i < 4; i += 2) {
+        const std::uint32_t rounded = pack(strip[j].x[i], strip[j].x[i + 1]);
+        rest[j].x[i] = strip[j].x[i] - low_half(rounded);
+        rest[j].x[i + 1] = strip[j].x[i + 1] - high_half(rounded);
+      }
     }
     store_strip(rest, {reinterpret_cast<std::byte*>(first + kChunk * width), width, true, true}, kChunk, kStrip, lane);
   }

@@ -23,10 +23,10 @@ struct EntryStates {
   // Returns this lane's part of sum(S . dS+).
   __device__ float read(const Sum (&d_state)[kKeys / 8], const MatrixIn& from, int keys, int columns,
                         const Lane& lane) {
-    float product = 0;
+    float products[4] = {};  // sums of their own, so that none waits for the one before
     const auto take = [&](int step, const Sum(&part)[2]) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) product += d_state[2 * step + i / 4].x[i % 4] * part[i / 4].x[i % 4];
+      for (int i = 0; i < 8; ++i) products[i % 4] += d_state[2 * step + i / 4].x[i % 4] * part[i / 4].x[i % 4];
       if constexpr (kKeeps) fragments[step] = fragment_of<E>(part[0], part[1]);
     };
     if (from.bf16 && from.vectors) {
@@ -41,11 +41,11 @@ struct EntryStates {
 #pragma unroll
       for (int step = 0; step < kKeys / 16; ++step) {
         Sum part[2];
-        load_strip(part, from.below(16 * step), keys - 16 * step, columns, lane);
+        gather_strip(part, from.below(16 * step), keys - 16 * step, columns, lane);
         take(step, part);
       }
     }
-    return product;
+    return (products[0] + products[1]) + (products[2] + products[3]);
   }
 };
 
