@@ -132,14 +132,21 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) backwa
     } else if (chunk < last) {
       load(chunk);
     }
-    store_strip(d_state, matrix_of(a.d_states, chunk, head, 0, column), a.dims.keys, a.d_states.columns - column, lane);
-    float product = states.read(d_state, state_of(chunk), a.dims.keys, a.states.columns - column, lane);
-    if (States::kAhead && chunk > begin)
-      states.fetch(state_of(chunk - 1), a.dims.keys, a.states.columns - column, lane);
+    // What the chunk leaves in memory. Where a warp is alone, and has the registers, it does so while products are
+    // made.
+    constexpr bool kMeanwhile = States::kAhead;
+    const auto leave_state = [&] {
+      store_strip(d_state, matrix_of(a.d_states, chunk, head, 0, column), a.dims.keys, a.d_states.columns - column,
+                  lane);
+      float product = states.read(d_state, state_of(chunk), a.dims.keys, a.states.columns - column, lane);
+      if (States::kAhead && chunk > begin)
+        states.fetch(state_of(chunk - 1), a.dims.keys, a.states.columns - column, lane);
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) product += __shfl_xor_sync(~0u, product, step);
-    if (lane.index == 0)
-      a.state_sums[(slot * a.dims.blocks + column / kColumns) * kStrips + strip_begin / kStrip] = product;
+      for (int step = 1; step < 32; step *= 2) product += __shfl_xor_sync(~0u, product, step);
+      if (lane.index == 0)
+        a.state_sums[(slot * a.dims.blocks + column / kColumns) * kStrips + strip_begin / kStrip] = product;
+    };
+    if (!kMeanwhile) leave_state();
     wait_for_copies<kStages - 1>();
     publish_tiles();
     __syncthreads();
@@ -161,6 +168,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) backwa
       fragments_of_state(of_state, d_state, key);
       begin_products<E>(grad);
       add_rows_times(grad, tiles.k, of_state, key, lane);
+      if (kMeanwhile && key == 0) leave_state();
       wait_for_products<E>(grad);
     }
     scale_strip(grad, tiles.factor(kToEnd), lane);
@@ -181,7 +189,6 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) backwa
       for (const auto& part : tiles.inverse) add_lower_times<true>(grad, fragments, part, lane);
       wait_for_products<E>(grad);
     }
-    store_parts<E>(grad, a.d_residual, a.dims, slot, column, lane);
 
     // What multiplies Q, and what multiplies K.
 #pragma unroll
@@ -205,12 +212,17 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) backwa
       d_out[step] = fragment_of<E>(of_queries[0], of_queries[1]);
       fragments[step] = fragment_of<E>(of_keys[0], of_keys[1]);
     }
-    scale_strip(grad, tiles.factor(kWrite), lane);
-    store_strip(grad, rows_of(a.dv, place, head, column), place.rows, columns, lane);
+    const auto leave_gradients = [&] {
+      store_parts<E>(grad, a.d_residual, a.dims, slot, column, lane);
+      scale_strip(grad, tiles.factor(kWrite), lane);
+      store_strip(grad, rows_of(a.dv, place, head, column), place.rows, columns, lane);
+    };
+    if (!kMeanwhile) leave_gradients();
     scale_all(d_state, tiles.whole_decay());
     begin_products<E>(d_state);
     add_rows_transposed_times<E, kKeys>(d_state, tiles.q, d_out, lane);
     if (erases) add_rows_transposed_times<E, kKeys>(d_state, tiles.k, fragments, lane);
+    if (kMeanwhile) leave_gradients();
     wait_for_products<E>(d_state);
     __syncthreads();
   }
