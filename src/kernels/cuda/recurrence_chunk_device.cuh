@@ -66,6 +66,9 @@ struct MatrixOf {
   }
   // From a later row on.
   __device__ MatrixOf below(int row) const { return {at(row, 0), stride, bf16, vectors}; }
+  // Goes on to a later row (or an earlier one), to a later column.
+  __device__ void skip_rows(int rows) { data = at(rows, 0); }
+  __device__ void skip_columns(int columns) { data = at(0, columns); }
   __device__ void set(std::int64_t row, std::int64_t column, float value) const {
     if (bf16) {
       *reinterpret_cast<::__nv_bfloat16*>(at(row, column)) = __float2bfloat16_rn(value);

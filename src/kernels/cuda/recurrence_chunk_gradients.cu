@@ -23,23 +23,46 @@ namespace {
 
 using namespace gradients;
 
+// Where the tiles of columns come from, for the block of columns that is next.
+template <class E>
+struct ColumnSources {
+  MatrixIn state, d_state, d_out;
+  const E* d_residual;
+  const E* fresh;
+  int column = 0;
+  std::int64_t width;
+
+  __device__ ColumnSources(const GradientsArgs& a, const Block& b, int first_key)
+      : state(matrix_of(a.states, b.chunk, b.head, first_key, 0)),
+        d_state(matrix_of(a.d_states, b.chunk, b.head, first_key, 0)),
+        d_out(rows_of(a.d_o, b.place, b.head)),
+        width(static_cast<std::int64_t>(a.dims.blocks) * kColumns) {
+    const std::int64_t own = b.slot * matrix_parts(kIsBf16<E>) * kChunk * width;
+    d_residual = static_cast<const E*>(a.d_residual) + own;
+    fresh = static_cast<const E*>(a.fresh) + own;
+  }
+  __device__ void advance() {
+    state.skip_columns(kColumns);
+    d_state.skip_columns(kColumns);
+    d_out.skip_columns(kColumns);
+    d_residual += kColumns;
+    fresh += kColumns;
+    column += kColumns;
+  }
+};
+
 template <class E, int kKeys>
-__device__ void load_columns(const GradientsArgs& a, const Block& b, const ColumnTiles<E, kKeys>& tiles, int first_key,
-                             int column) {
-  const int keys = a.dims.keys - first_key;
-  const std::int64_t width = static_cast<std::int64_t>(a.dims.blocks) * kColumns;
-  const std::int64_t own = b.slot * matrix_parts(kIsBf16<E>) * kChunk * width + column;
-  load_tile<kThreads>(tiles.state, matrix_of(a.states, b.chunk, b.head, first_key, column), keys,
-                      a.states.columns - column);
-  load_tile<kThreads>(tiles.d_state, matrix_of(a.d_states, b.chunk, b.head, first_key, column), keys,
-                      a.d_states.columns - column);
-  load_tile<kThreads>(tiles.d_out, rows_of(a.d_o, b.place, b.head, column), b.place.rows, a.dims.values - column);
-  load_own_tile<kThreads, false>(tiles.d_residual, static_cast<const E*>(a.d_residual) + own, width);
-  load_own_tile<kThreads, false>(tiles.fresh, static_cast<const E*>(a.fresh) + own, width);
+__device__ void load_columns(const GradientsArgs& a, const Block& b, const ColumnTiles<E, kKeys>& tiles,
+                             const ColumnSources<E>& from, int keys) {
+  load_tile<kThreads>(tiles.state, from.state, keys, a.states.columns - from.column);
+  load_tile<kThreads>(tiles.d_state, from.d_state, keys, a.d_states.columns - from.column);
+  load_tile<kThreads>(tiles.d_out, from.d_out, b.place.rows, a.dims.values - from.column);
+  load_own_tile<kThreads, false>(tiles.d_residual, from.d_residual, from.width);
+  load_own_tile<kThreads, false>(tiles.fresh, from.fresh, from.width);
   if constexpr (kIsBf16<E>) {
-    const std::int64_t rest = own + kChunk * width;
-    load_own_tile<kThreads, false>(tiles.d_residual_rest, static_cast<const E*>(a.d_residual) + rest, width);
-    load_own_tile<kThreads, false>(tiles.fresh_rest, static_cast<const E*>(a.fresh) + rest, width);
+    const std::int64_t rest = kChunk * from.width;
+    load_own_tile<kThreads, false>(tiles.d_residual_rest, from.d_residual + rest, from.width);
+    load_own_tile<kThreads, false>(tiles.fresh_rest, from.fresh + rest, from.width);
   }
 }
 
@@ -264,15 +287,16 @@ __device__ inline float unit_dot(const uint4& x, const uint4& y) {
   return sum;
 }
 
-// A thread's part of rowsum(dR . V), by the first 256 threads: a quarter of a row of the block's columns each. V comes
-// straight from device memory; prefetch_values brings it nearer while the products before are made.
+// A thread's part of rowsum(dR . V): a quarter of a row of the block's columns. By the threads of the queries and of
+// the keys, which have less to do than those of the reads. V comes straight from device memory; prefetch_values brings
+// it nearer while the products before are made.
 template <class E, int kKeys>
 __device__ inline float write_product(const GradientsArgs& a, const Block& b, const ColumnTiles<E, kKeys>& tiles,
                                       int column) {
   constexpr int kUnit = 16 / sizeof(E);
   constexpr int kUnits = 16 / kUnit;
-  const int row = static_cast<int>(threadIdx.x) / 4;
-  const int part = static_cast<int>(threadIdx.x) % 4 * 16;
+  const int row = b.written_row();
+  const int part = b.thread % 4 * 16;
   const MatrixIn v = rows_of(a.v, b.place, b.head, column);
   const int columns = row < b.place.rows ? a.dims.values - column - part : 0;
   uint4 values[kUnits];
@@ -403,16 +427,18 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
     const bool last = first_key + kKeys >= a.dims.keys;
     Sum sums[kKeys / 8];     // dQ, dX or dK
     Sum matrix[kTokenSums];  // dO V'^T or dR V'^T
+    ColumnSources<E> sources(a, b, first_key);
+    const int keys = a.dims.keys - first_key;
 
     // Sums over the value columns. What comes after them is copied behind the first columns.
     for (int next = 0; next <= a.dims.blocks; ++next) {
       if (next < a.dims.blocks) {
-        load_columns(a, b, ColumnTiles<E, kKeys>(memory + next % kStages * kStageBytes), first_key, next * kColumns);
-        if (first) prefetch_values(a, b, next * kColumns);
+        load_columns(a, b, ColumnTiles<E, kKeys>(memory + next % kStages * kStageBytes), sources, keys);
+        if (first) prefetch_values(a, b, sources.column);
+        sources.advance();
       }
       if (next == 1) {
         if (first) load_matrices(a, b, tiles, s);
-        const int keys = a.dims.keys - first_key;
         load_tile<kThreads>(tiles.q, rows_of(a.q, b.place, b.q_head, first_key), b.place.rows, keys);
         load_tile<kThreads>(tiles.k, rows_of(a.k, b.place, b.q_head, first_key), b.place.rows, keys);
       }
@@ -462,7 +488,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
           }
         }
       }
-      if (first && threadIdx.x < 4 * kChunk) write_sum += write_product(a, b, columns, block * kColumns);
+      if (first && b.role != kOfReads) write_sum += write_product(a, b, columns, block * kColumns);
       if (first && block == 0 && b.role == kOfKeys && b.rows == 0) load_state_sum(a, b, s);
       __syncthreads();
     }
@@ -475,7 +501,7 @@ __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsA
       if (b.role == kOfQueries) attend_gradient(a, b, matrix, tiles, s);
       if (b.role == kOfReads && a.erases) correct_gradient(b, matrix, tiles, s);
       write_sum = quad_sum(write_sum);
-      if (threadIdx.x < 4 * kChunk && lane.quad == 0) s.write[threadIdx.x / 4] = write_sum;
+      if (b.role != kOfReads && lane.quad == 0) s.write[b.written_row()] = write_sum;
     }
     __syncthreads();
 

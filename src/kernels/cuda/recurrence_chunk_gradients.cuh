@@ -101,6 +101,8 @@ struct Block {
 
   // The two tokens of which this lane has sums.
   [[nodiscard]] __device__ int row(int half) const { return rows + 8 * half + lane.group; }
+  // The token of which a thread of the queries or keys has a part of dwrite.
+  [[nodiscard]] __device__ int written_row() const { return (role == kOfKeys ? kChunk / 2 : 0) + thread / 4; }
 };
 
 }  // namespace qdelta::cuda::gradients

@@ -31,6 +31,40 @@ inline constexpr int kSteps = kChunk / 16;
 template <class E, int kKeys, int kStages>
 constexpr int kBlocks = kIsBf16<E>&& kStages == 1 ? (kKeys <= 128 ? 3 : 2) : 1;
 
+// Where a walk's tiles come from, for the chunk that is next. The tokens of a sequence lie one behind the other, and so
+// do its chunks, so going on is an addition.
+template <class E>
+struct ScanSources {
+  MatrixIn q, k, values;  // V, or dO
+  const E* inverse;
+  const E* attend;
+  const float* factors;
+  int value_heads;
+
+  __device__ ScanSources(const Dims& dims, const TokensIn& q_in, const TokensIn& k_in, const TokensIn& values_in,
+                         const Prepared& prepared, std::int64_t chunk, const ChunkPlace& place, int head, int column)
+      : q(rows_of(q_in, place, head / dims.shared)),
+        k(rows_of(k_in, place, head / dims.shared)),
+        values(rows_of(values_in, place, head, column)),
+        value_heads(dims.value_heads) {
+    const std::int64_t slot = chunk * dims.value_heads + head;
+    inverse = static_cast<const E*>(prepared.inverse) + slot * kMatrices;
+    attend = static_cast<const E*>(prepared.attend) + slot * kMatrices;
+    factors = prepared.factors + slot * (kFactors * kChunk);
+  }
+  // To the next chunk, or with -1 to the one before.
+  __device__ void advance(int chunks) {
+    q.skip_rows(chunks * kChunk);
+    k.skip_rows(chunks * kChunk);
+    values.skip_rows(chunks * kChunk);
+    const int slots = chunks * value_heads;
+    inverse += static_cast<std::int64_t>(slots) * kMatrices;
+    attend += static_cast<std::int64_t>(slots) * kMatrices;
+    factors += static_cast<std::int64_t>(slots) * (kFactors * kChunk);
+  }
+  static constexpr int kMatrices = matrix_parts(kIsBf16<E>) * static_cast<int>(kMatrix);
+};
+
 template <class E, int kKeys>
 struct ScanTiles {
   static constexpr int kParts = matrix_parts(kIsBf16<E>);
@@ -54,25 +88,18 @@ struct ScanTiles {
       kScanFactors * kChunk * static_cast<int>(sizeof(float));
   static constexpr int kStageBytes = (kBytes + 1023) / 1024 * 1024;  // tiles start at such multiples
 
-  // Starts the copies of what a chunk of a head needs.
-  __device__ void load(const Dims& dims, const TokensIn& q_in, const TokensIn& k_in, const TokensIn& values_in,
-                       const Prepared& prepared, bool erases, std::int64_t chunk, const ChunkPlace& place, int head,
-                       int column) const {
-    const std::int64_t slot = chunk * dims.value_heads + head;
-    load_tile<kThreads>(q, rows_of(q_in, place, head / dims.shared), place.rows, dims.keys);
-    load_tile<kThreads>(k, rows_of(k_in, place, head / dims.shared), place.rows, dims.keys);
-    load_tile<kThreads>(values, rows_of(values_in, place, head, column), place.rows, dims.values - column);
-    const std::int64_t first = slot * kParts * kMatrix;
+  // Starts the copies of what a chunk of `rows` tokens needs.
+  __device__ void load(const ScanSources<E>& from, const Dims& dims, bool erases, int rows, int column) const {
+    load_tile<kThreads>(q, from.q, rows, dims.keys);
+    load_tile<kThreads>(k, from.k, rows, dims.keys);
+    load_tile<kThreads>(values, from.values, rows, dims.values - column);
     for (int part = 0; part < kParts; ++part) {
-      load_own_tile<kThreads, true>(attend[part], static_cast<const E*>(prepared.attend) + first + part * kMatrix,
-                                    kChunk);
-      if (erases)
-        load_own_tile<kThreads, true>(inverse[part], static_cast<const E*>(prepared.inverse) + first + part * kMatrix,
-                                      kChunk);
+      load_own_tile<kThreads, true>(attend[part], from.attend + part * kMatrix, kChunk);
+      if (erases) load_own_tile<kThreads, true>(inverse[part], from.inverse + part * kMatrix, kChunk);
     }
     static_assert(kScanFactors * kChunk <= 4 * kThreads);
     const int i = 4 * static_cast<int>(threadIdx.x);
-    if (i < kScanFactors * kChunk) copy_async(factors + i, prepared.factors + slot * (kFactors * kChunk) + i, true);
+    if (i < kScanFactors * kChunk) copy_async(factors + i, from.factors + i, true);
   }
   __device__ const float* factor(Factor which) const { return factors + which * kChunk; }
   __device__ float2 factor(Factor which, int j, const Lane& lane) const {

@@ -110,11 +110,17 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) backwa
   using States = EntryStates<E, kKeys, kStages>;
   States states;
   const auto state_of = [&](std::int64_t chunk) { return matrix_of(a.states, chunk, head, 0, column); };
+  const auto sources_of = [&](std::int64_t chunk) {
+    return ScanSources<E>(a.dims, a.q, a.k, a.d_o, a.prepared, chunk, place_of(a.chunks, chunk, sequence), head,
+                          block_column);
+  };
+  ScanSources<E> next = sources_of(last);
   const auto load = [&](std::int64_t chunk) {
     if (chunk >= begin) {
+      if (kStages == 1) next = sources_of(chunk);  // registers are short
       tiles_of<E, kKeys, kStages>(memory, chunk)
-          .load(a.dims, a.q, a.k, a.d_o, a.prepared, erases, chunk, place_of(a.chunks, chunk, sequence), head,
-                block_column);
+          .load(next, a.dims, erases, place_of(a.chunks, chunk, sequence).rows, block_column);
+      if (kStages == 2) next.advance(-1);
     }
     commit_copies();
   };

@@ -36,11 +36,17 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) forwar
   const std::int64_t sequence = a.one_chunk ? sequence_of(a.chunks, unit) : unit;
   const bool reads_queries = a.o.data != nullptr || a.mixes;
 
+  const auto sources_of = [&](std::int64_t chunk) {
+    return ScanSources<E>(a.dims, a.q, a.k, a.v, a.prepared, chunk, place_of(a.chunks, chunk, sequence), head,
+                          block_column);
+  };
+  ScanSources<E> next = sources_of(begin);
   const auto load = [&](std::int64_t chunk) {
     if (chunk < end) {
+      if (kStages == 1) next = sources_of(chunk);  // registers are short
       tiles_of<E, kKeys, kStages>(memory, chunk)
-          .load(a.dims, a.q, a.k, a.v, a.prepared, a.erases, chunk, place_of(a.chunks, chunk, sequence), head,
-                block_column);
+          .load(next, a.dims, a.erases, place_of(a.chunks, chunk, sequence).rows, block_column);
+      if (kStages == 2) next.advance(1);
     }
     commit_copies();
   };
@@ -52,41 +58,38 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) forwar
   for (std::int64_t chunk = begin; chunk < end; ++chunk) {
     const std::int64_t slot = chunk * a.dims.value_heads + head;
     const ScanTiles<E, kKeys> tiles = tiles_of<E, kKeys, kStages>(memory, chunk);
-    if (kStages == 2) {
-      load(chunk + 1);
-    } else if (chunk > begin) {
-      load(chunk);
+    // The state goes to memory, and the next chunk's copies are started; where a warp is alone, and has the registers,
+    // while products are made.
+    constexpr bool kMeanwhile = kStages == 2 && kKeys <= 128;
+    const auto leave_state = [&] {
+      if (a.chunk_states.data != nullptr) {
+        store_strip(state, matrix_of(a.chunk_states, chunk, head, 0, column), a.dims.keys,
+                    a.chunk_states.columns - column, lane);
+      }
+    };
+    if constexpr (!kMeanwhile) {
+      if (kStages == 2) load(chunk + 1);
+      if (kStages == 1 && chunk > begin) load(chunk);
+      leave_state();
     }
-    if (a.chunk_states.data != nullptr) {
-      store_strip(state, matrix_of(a.chunk_states, chunk, head, 0, column), a.dims.keys,
-                  a.chunk_states.columns - column, lane);
-    }
-    wait_for_copies<kStages - 1>();
+    wait_for_copies<kMeanwhile ? 0 : kStages - 1>();
     publish_tiles();
     __syncthreads();
 
     Sum query_reads[kTokenSums], fresh[kTokenSums];  // Q S; K S, then R, then V'
-    if (reads_queries || a.erases) {
-      constexpr int kAtOnce = kKeysAtOnce<E, kKeys, kStages>;
+    constexpr int kAtOnce = kKeysAtOnce<E, kKeys, kStages>;
 #pragma unroll
-      for (int key = 0; key < kKeys; key += kAtOnce) {
-        FragmentA<E> of_state[kAtOnce / 16];
-        fragments_of_state(of_state, state, key);
-        if (reads_queries && a.erases) {
-          begin_products<E>(query_reads, fresh);
-          add_rows_times(query_reads, tiles.q, of_state, key, lane);
-          add_rows_times(fresh, tiles.k, of_state, key, lane);
-          wait_for_products<E>(query_reads, fresh);
-        } else if (reads_queries) {
-          begin_products<E>(query_reads);
-          add_rows_times(query_reads, tiles.q, of_state, key, lane);
-          wait_for_products<E>(query_reads);
-        } else {
-          begin_products<E>(fresh);
-          add_rows_times(fresh, tiles.k, of_state, key, lane);
-          wait_for_products<E>(fresh);
-        }
+    for (int key = 0; key < kKeys; key += kAtOnce) {
+      FragmentA<E> of_state[kAtOnce / 16];
+      fragments_of_state(of_state, state, key);
+      begin_products<E>(query_reads, fresh);
+      if (reads_queries) add_rows_times(query_reads, tiles.q, of_state, key, lane);
+      if (a.erases) add_rows_times(fresh, tiles.k, of_state, key, lane);
+      if constexpr (kMeanwhile) {
+        leave_state();
+        load(chunk + 1);
       }
+      wait_for_products<E>(query_reads, fresh);
     }
     FragmentA<E> fragments[kSteps];
 #pragma unroll
@@ -118,7 +121,6 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) forwar
     fragments_of(fragments, fresh);
 
     // O, and what the chunk leaves in the state: together, or where registers are short one after the other.
-    constexpr bool kTogether = kStages == 2 && kKeys <= 128;
     FragmentA<E> remainders[kIsBf16<E> ? kSteps : 1], to_end[kSteps];
     if constexpr (kIsBf16<E>) remainders_of(remainders, fragments, fresh);
     const auto start_output = [&] {
@@ -140,7 +142,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) forwar
       scale_all(state, tiles.whole_decay());
     };
     const auto add_to_state = [&] { add_rows_transposed_times<E, kKeys>(state, tiles.k, to_end, lane); };
-    if constexpr (kTogether) {
+    if constexpr (kMeanwhile) {
       start_state();
       if (a.o.data != nullptr) {
         start_output();
