@@ -222,8 +222,7 @@ Tensor one_of(const Tensor& tensor, std::int64_t times) {
   return out;
 }
 
-// Sequences enough to fill the GPU: the backward then makes V' on its way, from the states that the forward kept, and
-// blocks take several chunks.
+// Sequences enough to fill the GPU: the backward then makes V' on its way, from the states that the forward kept.
 struct ManySpec {
   Rule rule;
   std::int64_t keys, values, shared;
@@ -261,7 +260,7 @@ void expect_all_of_many(DType dtype) {
       expect_many({rule, keys, rule == Rule::longhorn ? 65 : 72, 1}, dtype);
     }
   }
-  // One block of columns, and three: the tiles of a chunk then begin in another place than those of the one before.
+  // One block of columns, and three; keys and columns that are no multiples of eight; shared heads.
   expect_many({Rule::q_delta, 128, 64, 1}, dtype);
   expect_many({Rule::longhorn, 128, 130, 1}, dtype);
   expect_many({Rule::q_delta, 130, 130, 2}, dtype);

@@ -80,6 +80,67 @@ struct MatrixOf {
 using MatrixIn = MatrixOf<const std::byte>;
 using MatrixOut = MatrixOf<std::byte>;
 
+// Without a branch, so that many may be under way; get and set are for single values. What is read nobody may write
+// meanwhile; where it is not valid, zeros. An element, eight bytes, sixteen.
+template <class E>
+__device__ inline float load_element(const void* from, bool valid) {
+  if constexpr (kIsBf16<E>) {
+    std::uint16_t bits;
+    asm volatile("{ .reg .pred valid; setp.ne.b32 valid, %2, 0; mov.b16 %0, 0; @valid ld.global.b16 %0, [%1]; }"
+                 : "=&h"(bits)
+                 : "l"(from), "r"(valid ? 1 : 0));
+    return low_half(bits);
+  } else {
+    float value;
+    asm volatile("{ .reg .pred valid; setp.ne.b32 valid, %2, 0; mov.b32 %0, 0; @valid ld.global.b32 %0, [%1]; }"
+                 : "=&f"(value)
+                 : "l"(from), "r"(valid ? 1 : 0));
+    return value;
+  }
+}
+template <class E>
+__device__ inline void store_element(void* to, float value, bool valid) {
+  if constexpr (kIsBf16<E>) {
+    const auto bits = static_cast<std::uint16_t>(pack(value, 0.0F));
+    asm volatile("{ .reg .pred valid; setp.ne.b32 valid, %2, 0; @valid st.global.b16 [%0], %1; }" ::"l"(to), "h"(bits),
+                 "r"(valid ? 1 : 0)
+                 : "memory");
+  } else {
+    asm volatile("{ .reg .pred valid; setp.ne.b32 valid, %2, 0; @valid st.global.b32 [%0], %1; }" ::"l"(to), "f"(value),
+                 "r"(valid ? 1 : 0)
+                 : "memory");
+  }
+}
+
+__device__ inline uint2 load_pairs(const void* from, bool valid) {
+  uint2 pairs;
+  asm volatile(
+      "{ .reg .pred valid; setp.ne.b32 valid, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0; "
+      "@valid ld.global.v2.b32 {%0, %1}, [%2]; }"
+      : "=&r"(pairs.x), "=&r"(pairs.y)
+      : "l"(from), "r"(valid ? 1 : 0));
+  return pairs;
+}
+
+__device__ inline void store_pairs(void* to, uint2 pairs, bool valid) {
+  asm volatile("{ .reg .pred valid; setp.ne.b32 valid, %3, 0; @valid st.global.v2.b32 [%0], {%1, %2}; }" ::"l"(to),
+               "r"(pairs.x), "r"(pairs.y), "r"(valid ? 1 : 0)
+               : "memory");
+}
+
+__device__ inline uint4 load_unit(const void* from, bool valid) {
+  uint4 unit;
+  asm volatile(
+      "{ .reg .pred valid; setp.ne.b32 valid, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0; "
+      "@valid ld.global.v4.b32 {%0, %1, %2, %3}, [%4]; }"
+      : "=&r"(unit.x), "=&r"(unit.y), "=&r"(unit.z), "=&r"(unit.w)
+      : "l"(from), "r"(valid ? 1 : 0));
+  return unit;
+}
+
+// Into the cache that all processors share.
+__device__ inline void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
 // The rows of a chunk, from a column that is a multiple of 16 on.
 template <class Byte>
 __device__ inline MatrixOf<Byte> rows_of(const TokensOf<Byte>& tokens, const ChunkPlace& place, int head,

@@ -30,6 +30,10 @@ inline constexpr int kSteps = kChunk / 16;
 // that each has a processor to itself, the tiles of the next chunk are copied while this one is computed: two stages.
 template <class E, int kKeys, int kStages>
 constexpr int kBlocks = kIsBf16<E>&& kStages == 1 ? (kKeys <= 128 ? 3 : 2) : 1;
+// Such a walk has registers to spare, unless the state is wide: what goes to memory or comes from there can then do so
+// while products are made.
+template <int kKeys, int kStages>
+constexpr bool kHasRoom = kStages == 2 && kKeys <= 128;
 
 // Where a walk's tiles come from, for the chunk that is next. The tokens of a sequence lie one behind the other, and so
 // do its chunks, so going on is an addition.
@@ -195,7 +199,7 @@ __device__ inline void add_rows_transposed_times(Sum (&state)[kKeys / 8], const 
 
 // Keys that are multiplied at once: as many as registers suffice for, because every time is a wait.
 template <class E, int kKeys, int kStages>
-constexpr int kKeysAtOnce = kIsBf16<E>&& kStages == 2 && kKeys <= 128 ? kKeys : 64;
+constexpr int kKeysAtOnce = kHasRoom<kKeys, kStages> ? kKeys : 64;
 
 // The keys from `first` on of a state.
 template <class E, int kSums, int kCount>
@@ -246,7 +250,7 @@ __device__ inline void store_parts(const Sum (&strip)[kTokenSums], void* data, c
 //   Args                    its arguments
 //   kernel<E, keys, stages>(args)
 //   walks(args)             how many there are, of a head
-//   takes_two_stages(args)
+//   takes_two_stages(args)  whether it does without what one stage has registers for
 
 template <class Walk, class E, int kKeys, int kStages>
 void launch_stages(const Context& context, const typename Walk::Args& args, std::int64_t blocks) {

@@ -12,7 +12,7 @@ using namespace scan;
 template <class E, int kKeys, int kStages>
 struct EntryStates {
   static constexpr bool kKeeps = kStages == 1;
-  static constexpr bool kAhead = kStages == 2 && kKeys <= 128;
+  static constexpr bool kAhead = kHasRoom<kKeys, kStages>;
   static constexpr int kFetched = kKeys < 128 ? kKeys : 128;  // keys
   uint2 pairs[kFetched / 8];
   FragmentA<E> fragments[kKeeps ? kKeys / 16 : 1];
@@ -95,8 +95,7 @@ __device__ inline void make_fresh(const BackwardScanArgs& a, bool erases, const 
   store_parts<E>(fresh, a.fresh, a.dims, slot, column, lane);
 }
 
-// Whether the rule erases is known at compile time in bf16: a branch around one of the products of a warpgroup would
-// make the compiler wait for each of them.
+// Whether the rule erases is known at compile time in bf16: no branch around products (see begin_products).
 template <class E, int kKeys, int kStages, bool kErases>
 __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) backward_kernel(const BackwardScanArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -138,9 +137,8 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) backwa
     } else if (chunk < last) {
       load(chunk);
     }
-    // What the chunk leaves in memory. Where a warp is alone, and has the registers, it does so while products are
-    // made.
-    constexpr bool kMeanwhile = States::kAhead;
+    // What the chunk leaves in memory.
+    constexpr bool kMeanwhile = kHasRoom<kKeys, kStages>;
     const auto leave_state = [&] {
       store_strip(d_state, matrix_of(a.d_states, chunk, head, 0, column), a.dims.keys, a.d_states.columns - column,
                   lane);

@@ -58,9 +58,8 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) forwar
   for (std::int64_t chunk = begin; chunk < end; ++chunk) {
     const std::int64_t slot = chunk * a.dims.value_heads + head;
     const ScanTiles<E, kKeys> tiles = tiles_of<E, kKeys, kStages>(memory, chunk);
-    // The state goes to memory, and the next chunk's copies are started; where a warp is alone, and has the registers,
-    // while products are made.
-    constexpr bool kMeanwhile = kStages == 2 && kKeys <= 128;
+    // The state goes to memory, and the next chunk's copies are started.
+    constexpr bool kMeanwhile = kHasRoom<kKeys, kStages>;
     const auto leave_state = [&] {
       if (a.chunk_states.data != nullptr) {
         store_strip(state, matrix_of(a.chunk_states, chunk, head, 0, column), a.dims.keys,
@@ -78,6 +77,7 @@ __global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) forwar
 
     Sum query_reads[kTokenSums], fresh[kTokenSums];  // Q S; K S, then R, then V'
     constexpr int kAtOnce = kKeysAtOnce<E, kKeys, kStages>;
+    static_assert(!kMeanwhile || kAtOnce == kKeys);
 #pragma unroll
     for (int key = 0; key < kKeys; key += kAtOnce) {
       FragmentA<E> of_state[kAtOnce / 16];
