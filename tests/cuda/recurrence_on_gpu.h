@@ -22,23 +22,7 @@ struct GpuRun {
   bool graph = false;  // both calls captured, and replayed twice
 };
 
-// The tensors of a problem on the GPU.
-struct DeviceProblem {
-  CaseSpec spec;
-  DeviceTensor q, k, v, g, beta, lambda, h0, d_o, d_ht;
-
-  DeviceProblem(const RecurrenceCase& problem, const Placement& place)
-      : spec(problem.spec),
-        q(problem.q, place),
-        k(problem.k, place),
-        v(problem.v, place),
-        g(problem.g, place),
-        beta(problem.beta, place),
-        lambda(problem.lambda, place),
-        h0(problem.h0, place),
-        d_o(problem.d_o, place),
-        d_ht(problem.d_ht, place) {}
-};
+using DeviceProblem = CaseAt<DeviceTensor, Placement>;
 
 class GpuCase {
  public:

@@ -81,6 +81,25 @@ struct RecurrenceCase {
   [[nodiscard]] RecurrenceInputs inputs() const { return inputs_of(*this); }
 };
 
+// A case with its tensors somewhere else: each is a T, made of the tensor and of `where`.
+template <class T, class Where>
+struct CaseAt {
+  CaseSpec spec;
+  T q, k, v, g, beta, lambda, h0, d_o, d_ht;
+
+  CaseAt(const RecurrenceCase& problem, const Where& where)
+      : spec(problem.spec),
+        q(problem.q, where),
+        k(problem.k, where),
+        v(problem.v, where),
+        g(problem.g, where),
+        beta(problem.beta, where),
+        lambda(problem.lambda, where),
+        h0(problem.h0, where),
+        d_o(problem.d_o, where),
+        d_ht(problem.d_ht, where) {}
+};
+
 inline Tensor random_tensor(Random& random, DType dtype, const Shape& shape, double low, double high) {
   Tensor tensor(DType::f32, shape);
   for (float& value : tensor.as<float>()) value = static_cast<float>(uniform(random, low, high));

@@ -44,22 +44,11 @@ INSTANTIATE_TEST_SUITE_P(Layouts, StridedViews,
                          });
 
 // The tensors of a problem and of its results, all in one layout.
-struct StridedCase {
-  CaseSpec spec;
-  StridedTensor q, k, v, g, beta, lambda, h0, d_o, d_ht;
+struct StridedCase : CaseAt<StridedTensor, MemoryLayout> {
   StridedTensor o, ht, dq, dk, dv, dg, dbeta, dlambda, dh0;
 
   StridedCase(const RecurrenceCase& problem, const Results<Tensor>& out, const MemoryLayout& layout)
-      : spec(problem.spec),
-        q(problem.q, layout),
-        k(problem.k, layout),
-        v(problem.v, layout),
-        g(problem.g, layout),
-        beta(problem.beta, layout),
-        lambda(problem.lambda, layout),
-        h0(problem.h0, layout),
-        d_o(problem.d_o, layout),
-        d_ht(problem.d_ht, layout),
+      : CaseAt(problem, layout),
         o(out.o, layout),
         ht(out.ht, layout),
         dq(out.dq, layout),
