@@ -158,43 +158,48 @@ std::int64_t ParameterLayout::parameters() const {
   return sum;
 }
 
+namespace {
+
+// Every tensor has random numbers of its own, by its name: rules that have other tensors besides begin alike, and it
+// does not matter who fills which.
+void initialise_tensor(const ModelConfig& c, const std::string& name, std::uint64_t seed, std::span<float> values) {
+  Random random(mixed_seed(seed, fingerprint_of({name})));
+  const auto fill = [&](auto make) {
+    for (float& value : values) value = static_cast<float>(make());
+  };
+  if (ends_with(name, "norm.weight") || ends_with(name, "norm_f.weight") || ends_with(name, "mixer.D")) {
+    fill([] { return 1.0; });
+  } else if (ends_with(name, "mixer.A_log")) {
+    fill([&, n = std::int64_t{0}]() mutable { return std::log(1.0 + static_cast<double>(n++ % c.state_size)); });
+  } else if (ends_with(name, "mixer.conv1d.weight") || ends_with(name, "mixer.conv1d.bias")) {
+    fill([&] { return (2 * random.uniform() - 1) / std::sqrt(static_cast<double>(c.conv_size)); });
+  } else if (ends_with(name, "mixer.dt_proj.weight")) {
+    fill([&] { return (2 * random.uniform() - 1) / std::sqrt(static_cast<double>(c.step_rank())); });
+  } else if (ends_with(name, "A_log")) {
+    fill([&] { return std::log(16 * (1 - random.uniform())); });
+  } else if (ends_with(name, "dt_bias") || ends_with(name, "mixer.dt_proj.bias")) {
+    fill([&] {
+      // The inverse of softplus, so that the step starts out as dt.
+      const double dt = std::exp(std::log(0.001) + random.uniform() * (std::log(0.1) - std::log(0.001)));
+      return dt + std::log(-std::expm1(-dt));
+    });
+  } else if (ends_with(name, "lamb_bias")) {
+    fill([] { return kLambdaBias; });
+  } else {
+    fill([&] { return c.initializer_range * random.normal(); });
+  }
+}
+
+}  // namespace
+
 void initialise(const ParameterLayout& layout, std::uint64_t seed, std::span<float> values) {
-  const ModelConfig& c = layout.config;
   std::fill(values.begin(), values.end(), 0.0F);
-  // Every tensor has random numbers of its own, by its name: rules that have other tensors besides begin alike, and it
-  // does not matter who fills which.
-  parallel_for(
-      static_cast<std::int64_t>(layout.tensors.size()), thread_count(0), [&](std::int64_t index, int /*worker*/) {
-        const NamedSlot& tensor = layout.tensors[static_cast<std::size_t>(index)];
-        Random random(mixed_seed(seed, fingerprint_of({tensor.name})));
-        const auto fill = [&](auto make) {
-          const auto begin = static_cast<std::size_t>(tensor.slot.offset);
-          const auto count = static_cast<std::size_t>(tensor.slot.shape.elements());
-          for (float& value : values.subspan(begin, count)) value = static_cast<float>(make());
-        };
-        if (ends_with(tensor.name, "norm.weight") || ends_with(tensor.name, "norm_f.weight") ||
-            ends_with(tensor.name, "mixer.D")) {
-          fill([] { return 1.0; });
-        } else if (ends_with(tensor.name, "mixer.A_log")) {
-          fill([&, n = std::int64_t{0}]() mutable { return std::log(1.0 + static_cast<double>(n++ % c.state_size)); });
-        } else if (ends_with(tensor.name, "mixer.conv1d.weight") || ends_with(tensor.name, "mixer.conv1d.bias")) {
-          fill([&] { return (2 * random.uniform() - 1) / std::sqrt(static_cast<double>(c.conv_size)); });
-        } else if (ends_with(tensor.name, "mixer.dt_proj.weight")) {
-          fill([&] { return (2 * random.uniform() - 1) / std::sqrt(static_cast<double>(c.step_rank())); });
-        } else if (ends_with(tensor.name, "A_log")) {
-          fill([&] { return std::log(16 * (1 - random.uniform())); });
-        } else if (ends_with(tensor.name, "dt_bias") || ends_with(tensor.name, "mixer.dt_proj.bias")) {
-          fill([&] {
-            // The inverse of softplus, so that the step starts out as dt.
-            const double dt = std::exp(std::log(0.001) + random.uniform() * (std::log(0.1) - std::log(0.001)));
-            return dt + std::log(-std::expm1(-dt));
-          });
-        } else if (ends_with(tensor.name, "lamb_bias")) {
-          fill([] { return kLambdaBias; });
-        } else {
-          fill([&] { return c.initializer_range * random.normal(); });
-        }
-      });
+  parallel_for(static_cast<std::int64_t>(layout.tensors.size()), thread_count(0), [&](std::int64_t i, int /*worker*/) {
+    const NamedSlot& tensor = layout.tensors[static_cast<std::size_t>(i)];
+    const auto begin = static_cast<std::size_t>(tensor.slot.offset);
+    const auto count = static_cast<std::size_t>(tensor.slot.shape.elements());
+    initialise_tensor(layout.config, tensor.name, seed, values.subspan(begin, count));
+  });
 }
 
 }  // namespace qdelta
