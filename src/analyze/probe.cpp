@@ -17,7 +17,7 @@ std::vector<float> fetched(const Device& device, const ConstTensorView& matrix) 
   const std::int64_t width = matrix.extent(1);
   const std::int64_t step = matrix.step(0);
   std::vector<std::byte> bytes(static_cast<std::size_t>(((rows - 1) * step + width)) * size_of(matrix.dtype));
-  copy_out(device, bytes.data(), matrix.data, bytes.size());
+  download(device, bytes.data(), matrix.data, bytes.size());
   ConstTensorView here = matrix;
   here.data = bytes.data();
   const Tensor floats = converted(here, DType::f32);

@@ -62,7 +62,7 @@ namespace {
 // Waits for everything that was asked of the device.
 void finish(const Device& device, const DeviceBuffer& any) {
   std::byte byte{};
-  copy_out(device, &byte, any.data(), 1);
+  download(device, &byte, any.data(), 1);
 }
 
 }  // namespace
@@ -78,8 +78,8 @@ double matrix_rate(const Device& device) {
   DeviceBuffer a(device, host.bytes());
   DeviceBuffer b(device, host.bytes());
   DeviceBuffer c(device, host.bytes());
-  copy_in(device, a.data(), host.data(), host.bytes());
-  copy_in(device, b.data(), host.data(), host.bytes());
+  upload(device, a.data(), host.data(), host.bytes());
+  upload(device, b.data(), host.data(), host.bytes());
   const auto matrix = [&](DeviceBuffer& buffer) {
     return TensorView(buffer.data(), device.activations, {kSize, kSize});
   };
@@ -96,7 +96,7 @@ double read_bandwidth(const Device& device, std::size_t bytes) {
   DeviceBuffer from(device, bytes);
   DeviceBuffer to(device, bytes);
   const double seconds = median_seconds([&] {
-    for (int i = 0; i < kCopies; ++i) copy_within(device, to.data(), from.data(), bytes);
+    for (int i = 0; i < kCopies; ++i) copy_on_device(device, to.data(), from.data(), bytes);
     finish(device, to);
   });
   return kCopies * 2.0 * static_cast<double>(bytes) / seconds;

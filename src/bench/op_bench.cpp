@@ -9,7 +9,7 @@
 #include "core/memory.h"
 #include "core/random.h"
 #include "core/threads.h"
-#include "kernels/kernels.h"
+#include "kernels/recurrence.h"
 
 namespace qdelta::bench {
 namespace {
@@ -107,7 +107,7 @@ class Case {
     for (float& value : host.as<float>()) value = make();
     if (dtype != DType::f32) host = converted(host.view(), dtype);
     DeviceTensor tensor(device_, dtype, shape);
-    copy_in(device_, tensor.view().data, host.data(), host.bytes());
+    upload(device_, tensor.view().data, host.data(), host.bytes());
     return tensor;
   }
   DeviceTensor normal(DType dtype, const Shape& shape) {
@@ -136,7 +136,7 @@ class Case {
 
 Tensor on_host(const Device& device, const DeviceTensor& tensor) {
   Tensor host(tensor.view().dtype, tensor.shape());
-  copy_out(device, host.data(), tensor.view().data, host.bytes());
+  download(device, host.data(), tensor.view().data, host.bytes());
   return host;
 }
 
@@ -166,13 +166,13 @@ class Stopwatch {
   double seconds(const std::function<void()>& work, int min_calls = 5, double min_seconds = 0.3) const {
     if (device_.gpu == nullptr) return median_seconds(work, min_calls, min_seconds);
     constexpr int kCalls = 20;
-    Recording recording(device_, [&] {
+    CapturedGraph graph(device_, [&] {
       for (int call = 0; call < kCalls; ++call) work();
     });
-    recording.play();
+    graph.replay();
     return median_seconds([&] {
-             recording.play();
-             wait(device_);
+             graph.replay();
+             synchronize(device_);
            }) /
            kCalls;
   }
@@ -209,7 +209,7 @@ OpBenchRow bench_step(const OpBenchOptions& options, const HeadShape& s, Stopwat
   const Device& device = watch.device();
   Case data(options, s, 1);
   DeviceTensor pool(device, DType::f32, data.h0.shape());
-  copy_within(device, pool.view().data, data.h0.view().data, pool.bytes());
+  copy_on_device(device, pool.view().data, data.h0.view().data, pool.bytes());
   const RecurrenceStep step = data.step(pool.view());
   recurrence_step(device, step, watch.scratch(recurrence_workspace(device, step)));
   OpBenchRow row{"step", s.heads, s.K, s.V, 1, 0, 0, 0, 0, 0, 0};
@@ -233,10 +233,10 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
   const Device& device = watch.device();
   Case data(options, s, T);
   const Execution run{Form::chunk, options.chunk, device.threads};
-  // Without a word the CPU's forward in float32 is the walk.
-  const bool walks = device.gpu == nullptr && options.dtype == DType::f32;
+  // Without a word the CPU's forward in float32 is the blocked recurrence.
+  const bool blocked = device.gpu == nullptr && options.dtype == DType::f32;
   const int chunk = options.chunk > 0 ? options.chunk : kDefaultChunk;
-  const int forward_chunk = options.chunk == 0 && walks ? kWalkBlock : chunk;
+  const int forward_chunk = options.chunk == 0 && blocked ? kRecurrenceBlock : chunk;
   const auto tokens = static_cast<double>(T * options.batch);
   const auto heads = static_cast<double>(s.heads);
   const auto K = static_cast<double>(s.K);
@@ -260,9 +260,10 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
                             {recurrence_chunk_count(data.in, run), s.heads, s.K, s.V});
   forward.chunk_states = chunk_states.view();
   RecurrenceBackward backward = data.backward(run, chunk_states.view());
-  DeviceBuffer kept(device, recurrence_kept(device, data.in.rule, recurrence_chunk_count(data.in, run) * s.heads));
-  forward.kept = {kept.data(), kept.size()};
-  backward.kept = forward.kept;
+  DeviceBuffer saved(device,
+                     recurrence_saved_bytes(device, data.in.rule, recurrence_chunk_count(data.in, run) * s.heads));
+  forward.saved = {saved.data(), saved.size()};
+  backward.saved = forward.saved;
   const std::span<std::byte> space =
       watch.scratch(std::max(recurrence_workspace(device, forward), recurrence_workspace(device, backward)));
   recurrence_forward(device, forward, space);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "capi/dlpack_view.h"
-#include "kernels/kernels.h"
+#include "kernels/recurrence.h"
 #include "qdelta/qdelta.h"
 
 using namespace qdelta;

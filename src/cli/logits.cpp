@@ -49,7 +49,7 @@ void run_logits(LogitsFlags& flags) {
   DeviceTensor device_gradients(device, DType::f32, gradients.shape());
   loss.as<float>()[0] = static_cast<float>(runner.loss_and_gradients(
       {ids, offsets}, targets, {reinterpret_cast<float*>(device_gradients.view().data), gradients.as<float>().size()}));
-  copy_out(device, gradients.data(), device_gradients.view().data, gradients.bytes());
+  download(device, gradients.data(), device_gradients.view().data, gradients.bytes());
 
   std::vector<NamedTensor> tensors{
       {"logits", ConstTensorView(logits.data(), DType::f32, {B, T, model->config().vocab_size})},

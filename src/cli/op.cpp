@@ -104,7 +104,7 @@ class OnDevice {
   ConstTensorView in(const ConstTensorView& host) {
     if (!host || device_.gpu == nullptr) return host;
     const TensorView copy = tensors_.emplace_back(device_, host.dtype, host.shape).view();
-    copy_in(device_, copy.data, host.data, tensors_.back().bytes());
+    upload(device_, copy.data, host.data, tensors_.back().bytes());
     return copy;
   }
   RecurrenceInputs in(const RecurrenceInputs& host) {
@@ -125,13 +125,13 @@ class OnDevice {
   template <class Args>
   double run(void (*kernel)(const Device&, const Args&, std::span<std::byte>), const Args& args) {
     DeviceBuffer workspace(device_, recurrence_workspace(device_, args));
-    wait(device_);
+    synchronize(device_);
     const auto start = std::chrono::steady_clock::now();
     kernel(device_, args, {workspace.data(), workspace.size()});
-    wait(device_);
+    synchronize(device_);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     for (const auto& [host, copy] : outputs_) {
-      copy_out(device_, host.data, copy.data, static_cast<std::size_t>(host.shape.elements()) * size_of(host.dtype));
+      download(device_, host.data, copy.data, static_cast<std::size_t>(host.shape.elements()) * size_of(host.dtype));
     }
     return took.count();
   }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "io/safetensors.h"
-#include "kernels/kernels.h"
+#include "kernels/recurrence.h"
 
 namespace qdelta {
 

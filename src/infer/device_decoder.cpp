@@ -72,20 +72,20 @@ DeviceDecoder::DeviceDecoder(ModelRunner& runner, const Device& device, ModelSta
   require(device.gpu != nullptr, "a DeviceDecoder needs a GPU");
   require(streams.size() == tokens_.size(), "{} streams for {} sequences", streams.size(), tokens_.size());
   const std::vector<std::uint64_t> draws(tokens_.size(), kFirstDraw);
-  copy_in(device_, device_tokens_.data(), tokens_.data(), device_tokens_.size());
-  copy_in(device_, streams_.data(), streams.data(), streams_.size());
-  copy_in(device_, draws_.data(), draws.data(), draws_.size());
+  upload(device_, device_tokens_.data(), tokens_.data(), device_tokens_.size());
+  upload(device_, streams_.data(), streams.data(), streams_.size());
+  upload(device_, draws_.data(), draws.data(), draws_.size());
   if (sampling.repetition_penalty != 1.0F) {
     const std::vector<std::uint32_t> bits = seen_bits(seen, runner.model().config().vocab_size);
     seen_ = DeviceBuffer(device_, bits.size() * sizeof(std::uint32_t));
-    copy_in(device_, seen_.data(), bits.data(), seen_.size());
+    upload(device_, seen_.data(), bits.data(), seen_.size());
   }
   runner_.prepare_steps({&states_, slots_});
 }
 
 std::span<const std::int32_t> DeviceDecoder::next() {
-  step_.play();
-  copy_out(device_, tokens_.data(), device_tokens_.data(), device_tokens_.size());
+  step_.replay();
+  download(device_, tokens_.data(), device_tokens_.data(), device_tokens_.size());
   for (std::size_t row = 0; row < tokens_.size(); ++row) {
     if (slots_[row] >= 0 && tokens_[row] < 0) fail_without_numbers();
   }

@@ -31,7 +31,7 @@ class DeviceDecoder {
   std::vector<std::int64_t> slots_;
   std::vector<std::int32_t> tokens_;
   DeviceBuffer device_tokens_, streams_, draws_, seen_;
-  Recording step_;
+  CapturedGraph step_;
 };
 
 }  // namespace qdelta

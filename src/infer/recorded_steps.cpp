@@ -33,17 +33,17 @@ void RecordedSteps::next(std::span<const std::int32_t> tokens, std::span<const s
     const auto here = slots.subspan(begin, rows);
     slots_.assign(here.begin(), here.end());
     runner_.prepare_steps({&states_, slots_});
-    copy_in(device_, tokens_.data(), tokens.data() + begin, rows * sizeof(std::int32_t));
+    upload(device_, tokens_.data(), tokens.data() + begin, rows * sizeof(std::int32_t));
     if (!steps_.contains(rows)) {
       const auto work = [this, rows] {
         const std::span<const std::int32_t> ids(reinterpret_cast<const std::int32_t*>(tokens_.data()), rows);
         steps_.at(rows).logits = runner_.step_logits(ids, {&states_, slots_});
       };
-      steps_.emplace(rows, Step{Recording(device_, work), {}});
+      steps_.emplace(rows, Step{CapturedGraph(device_, work), {}});
     }
     Step& step = steps_.at(rows);
-    step.recording.play();
-    copy_out(device_, logits.data() + begin * width, step.logits.data, rows * width * sizeof(float));
+    step.recording.replay();
+    download(device_, logits.data() + begin * width, step.logits.data, rows * width * sizeof(float));
   }
 }
 

@@ -29,7 +29,7 @@ class RecordedSteps {
   DeviceBuffer tokens_;
   std::vector<std::int64_t> slots_;
   struct Step {
-    Recording recording;
+    CapturedGraph recording;
     ConstTensorView logits;  // on the device
   };
   std::map<std::size_t, Step> steps_;  // by the number of sequences

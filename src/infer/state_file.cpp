@@ -29,7 +29,7 @@ auto slot_view(Pool& pool, std::int64_t slot) {
 Tensor fetched_slot(const ModelStates& states, const DeviceTensor& pool, std::int64_t slot) {
   const ConstTensorView from = slot_view(pool, slot);
   Tensor host(DType::f32, from.shape);
-  copy_out(states.device, host.data(), from.data, host.bytes());
+  download(states.device, host.data(), from.data, host.bytes());
   return host;
 }
 
@@ -52,7 +52,7 @@ void read_slot(const SafetensorsFile& file, const std::string& name, const Model
     fail(Status::corrupt, "{}: '{}' is {} {}, expected F32 {}", file.path(), name, name_of(from.dtype),
          from.shape.text(), to.shape.text());
   }
-  copy_in(states.device, to.data, from.data, static_cast<std::size_t>(to.shape.elements()) * sizeof(float));
+  upload(states.device, to.data, from.data, static_cast<std::size_t>(to.shape.elements()) * sizeof(float));
 }
 
 }  // namespace

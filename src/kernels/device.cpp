@@ -37,11 +37,11 @@ namespace {
 void use_in_this_thread(const Context& /*gpu*/) { no_gpu(); }
 std::byte* allocate(std::size_t /*bytes*/) { no_gpu(); }
 void release(std::byte* /*data*/) noexcept {}
-void copy_in(const Context& /*gpu*/, void* /*to*/, const void* /*host*/, std::size_t /*bytes*/) { no_gpu(); }
-void copy_out(const Context& /*gpu*/, void* /*host*/, const void* /*from*/, std::size_t /*bytes*/) { no_gpu(); }
-void copy_within(const Context& /*gpu*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) { no_gpu(); }
+void upload(const Context& /*gpu*/, void* /*to*/, const void* /*host*/, std::size_t /*bytes*/) { no_gpu(); }
+void download(const Context& /*gpu*/, void* /*host*/, const void* /*from*/, std::size_t /*bytes*/) { no_gpu(); }
+void copy_on_device(const Context& /*gpu*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) { no_gpu(); }
 void clear(const Context& /*gpu*/, void* /*data*/, std::size_t /*bytes*/) { no_gpu(); }
-void wait(const Context& /*gpu*/) { no_gpu(); }
+void synchronize(const Context& /*gpu*/) { no_gpu(); }
 std::shared_ptr<Graph> capture(const Context& /*gpu*/, const std::function<void()>& /*work*/) { no_gpu(); }
 void launch(const Context& /*gpu*/, const Graph& /*graph*/) { no_gpu(); }
 }  // namespace
@@ -90,27 +90,27 @@ void DeviceBuffer::grow(const Device& device, std::size_t bytes) {
   *this = DeviceBuffer(device, bytes);
 }
 
-void Recording::play() {
-  if (device_.gpu == nullptr || played_++ == 0) return work_();
+void CapturedGraph::replay() {
+  if (device_.gpu == nullptr || replays_++ == 0) return work_();
   if (graph_ == nullptr) graph_ = cuda::capture(*device_.gpu, work_);
   cuda::launch(*device_.gpu, *graph_);
 }
 
-void copy_in(const Device& device, void* to, const void* host, std::size_t bytes) {
+void upload(const Device& device, void* to, const void* host, std::size_t bytes) {
   if (bytes == 0) return;
-  if (device.gpu != nullptr) return cuda::copy_in(*device.gpu, to, host, bytes);
+  if (device.gpu != nullptr) return cuda::upload(*device.gpu, to, host, bytes);
   std::memcpy(to, host, bytes);
 }
 
-void copy_out(const Device& device, void* host, const void* from, std::size_t bytes) {
+void download(const Device& device, void* host, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
-  if (device.gpu != nullptr) return cuda::copy_out(*device.gpu, host, from, bytes);
+  if (device.gpu != nullptr) return cuda::download(*device.gpu, host, from, bytes);
   std::memcpy(host, from, bytes);
 }
 
-void copy_within(const Device& device, void* to, const void* from, std::size_t bytes) {
+void copy_on_device(const Device& device, void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
-  if (device.gpu != nullptr) return cuda::copy_within(*device.gpu, to, from, bytes);
+  if (device.gpu != nullptr) return cuda::copy_on_device(*device.gpu, to, from, bytes);
   std::memcpy(to, from, bytes);
 }
 
@@ -120,8 +120,8 @@ void clear(const Device& device, void* data, std::size_t bytes) {
   std::memset(data, 0, bytes);
 }
 
-void wait(const Device& device) {
-  if (device.gpu != nullptr) cuda::wait(*device.gpu);
+void synchronize(const Device& device) {
+  if (device.gpu != nullptr) cuda::synchronize(*device.gpu);
 }
 
 }  // namespace qdelta

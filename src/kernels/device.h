@@ -79,27 +79,27 @@ class DeviceTensor {
   DeviceBuffer storage_;
 };
 
-// Work that is asked for again and again, always the same on the same memory. On a GPU it becomes a graph, one launch
-// for all of it, when it is played for the second time (the first loads kernels and chooses algorithms); on the CPU it
-// is just done.
-class Recording {
+// Work that is repeated, always the same on the same memory. On a GPU the second replay captures it as a CUDA graph
+// (the first runs it as it is, which loads kernels and chooses algorithms), and from then on it is one launch. On the
+// CPU it just runs.
+class CapturedGraph {
  public:
-  Recording(const Device& device, std::function<void()> work) : device_(device), work_(std::move(work)) {}
-  void play();
+  CapturedGraph(const Device& device, std::function<void()> work) : device_(device), work_(std::move(work)) {}
+  void replay();
 
  private:
   Device device_;
   std::function<void()> work_;
-  int played_ = 0;
+  int replays_ = 0;
   std::shared_ptr<cuda::Graph> graph_;
 };
 
-// Copies in the order of the device's other work. copy_out waits until the bytes are there.
-void copy_in(const Device& device, void* to, const void* host, std::size_t bytes);
-void copy_out(const Device& device, void* host, const void* from, std::size_t bytes);
-void copy_within(const Device& device, void* to, const void* from, std::size_t bytes);
+// Copies in the order of the device's other work. download waits until the bytes are there.
+void upload(const Device& device, void* to, const void* host, std::size_t bytes);
+void download(const Device& device, void* host, const void* from, std::size_t bytes);
+void copy_on_device(const Device& device, void* to, const void* from, std::size_t bytes);
 void clear(const Device& device, void* data, std::size_t bytes);
 // Until all that was asked of it is done.
-void wait(const Device& device);
+void synchronize(const Device& device);
 
 }  // namespace qdelta

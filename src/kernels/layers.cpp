@@ -140,7 +140,7 @@ double clipped_adamw(const Device& device, const AdamW& args, float max_norm) {
     cuda::clip_gradients(*device.gpu, args.gradients, max_norm, clipping, scratch.subspan(kAlignment));
     cuda::adamw(*device.gpu, {args, clipping, args.rounded});
     cuda::Clipping found{};
-    copy_out(device, &found, clipping, sizeof(found));
+    download(device, &found, clipping, sizeof(found));
     return std::sqrt(found.sum_of_squares);
   }
 #endif
@@ -168,7 +168,7 @@ double sum_of_values(const Device& device, std::span<const float> values) {
     auto* sum = reinterpret_cast<double*>(scratch.data());
     cuda::sum_of_values(*device.gpu, values, sum, scratch.subspan(kAlignment));
     double result = 0;
-    copy_out(device, &result, sum, sizeof(result));
+    download(device, &result, sum, sizeof(result));
     return result;
   }
 #endif

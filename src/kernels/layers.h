@@ -1,8 +1,8 @@
-// The contracts of everything a language model needs around the recurrence. As in kernels.h: one arguments struct per
-// op, forward and backward side by side. Gradients of parameters are added to (+=), activations and their gradients are
-// written (=) unless a field says otherwise. Matrices are [rows, columns] views whose columns are contiguous and whose
-// rows may be apart, so that a slice of a wider matrix can be passed as it is. All are float32 on the CPU; which may be
-// bfloat16 on a GPU, and that spans are device memory there, says kernels/cuda/layers.h.
+// The contracts of everything a language model needs around the recurrence. As in recurrence.h: one arguments struct
+// per op, forward and backward side by side. Gradients of parameters are added to (+=), activations and their gradients
+// are written (=) unless a field says otherwise. Matrices are [rows, columns] views whose columns are contiguous and
+// whose rows may be apart, so that a slice of a wider matrix can be passed as it is. All are float32 on the CPU; which
+// may be bfloat16 on a GPU, and that spans are device memory there, says kernels/cuda/layers.h.
 //
 // Results do not depend on the number of threads: sums over rows are taken in an order that is fixed by the shapes.
 //
@@ -56,7 +56,7 @@ struct RmsNormForward {
   ConstTensorView x;       // [N, D]
   ConstTensorView weight;  // [D]
   TensorView y;            // [N, D]
-  TensorView inverse_rms;  // [N], kept for the backward; optional
+  TensorView inverse_rms;  // [N], saved for the backward; optional
   float epsilon = 1e-6F;
 };
 // dx += ... (it joins the gradient of the residual stream),  dweight += sum_n dy x / rms

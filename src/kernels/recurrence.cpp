@@ -1,8 +1,9 @@
 // The recurrence's entry points: check, then hand over to the form that was asked for.
+#include "kernels/recurrence.h"
+
+#include "kernels/cpu/recurrence_blocked.h"
 #include "kernels/cpu/recurrence_chunk.h"
 #include "kernels/cpu/recurrence_step.h"
-#include "kernels/cpu/recurrence_walk.h"
-#include "kernels/kernels.h"
 #include "kernels/recurrence_check.h"
 #include "kernels/recurrence_layout.h"
 #include "kernels/recurrence_reference.h"
@@ -15,9 +16,9 @@
 namespace qdelta {
 namespace {
 
-// Where nothing is kept for a backward and no chunk length is asked for, the walk is the fastest, unless bfloat16
-// products are to be had.
-bool walks(const RecurrenceForward& args) {
+// Where nothing is saved for a backward and no chunk length is asked for, the blocked recurrence is the fastest, unless
+// bfloat16 products are to be had.
+bool runs_blocked(const RecurrenceForward& args) {
   return args.run.form == Form::recurrent || (args.run.form == Form::chunk && args.run.chunk == 0 &&
                                               !args.chunk_states && !cpu::wants_bf16_products(args.in, args.run));
 }
@@ -33,7 +34,7 @@ std::int64_t recurrence_chunk_count(const RecurrenceInputs& in, const Execution&
 std::size_t recurrence_workspace(const RecurrenceForward& args) {
   check(args);
   if (args.run.form == Form::oracle) return 0;
-  return walks(args) ? cpu::recurrence_walk_workspace(args) : cpu::recurrence_chunk_workspace(args);
+  return runs_blocked(args) ? cpu::recurrence_blocked_workspace(args) : cpu::recurrence_chunk_workspace(args);
 }
 
 std::size_t recurrence_workspace(const RecurrenceBackward& args) {
@@ -50,8 +51,8 @@ void recurrence_forward(const RecurrenceForward& args, std::span<std::byte> work
   check_workspace(workspace, recurrence_workspace(args));
   if (args.run.form == Form::oracle) {
     reference_forward<double>(args);
-  } else if (walks(args)) {
-    cpu::recurrence_walk(args, workspace);
+  } else if (runs_blocked(args)) {
+    cpu::recurrence_blocked(args, workspace);
   } else {
     cpu::recurrence_chunk_forward(args, workspace);
   }
@@ -119,9 +120,9 @@ std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward&
   return recurrence_workspace(args);
 }
 
-std::size_t recurrence_kept(const Device& device, Rule rule, std::int64_t chunks) {
+std::size_t recurrence_saved_bytes(const Device& device, Rule rule, std::int64_t chunks) {
 #ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::recurrence_chunk_kept(rule, chunks);
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_saved_bytes(rule, chunks);
 #else
   (void)device;
   (void)rule;

@@ -1,7 +1,7 @@
 // Checks of the recurrence's arguments: every message names the tensor, what it is and what it should be.
 #pragma once
 
-#include "kernels/kernels.h"
+#include "kernels/recurrence.h"
 
 namespace qdelta {
 

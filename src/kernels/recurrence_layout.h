@@ -6,7 +6,7 @@
 #include <span>
 
 #include "core/tensor.h"
-#include "kernels/kernels.h"
+#include "kernels/recurrence.h"
 
 namespace qdelta {
 

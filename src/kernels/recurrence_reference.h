@@ -1,7 +1,7 @@
-// The oracle behind the contracts of kernels.h, in double, or in float for the token-by-token backward.
+// The oracle behind the contracts of recurrence.h, in double, or in float for the token-by-token backward.
 #pragma once
 
-#include "kernels/kernels.h"
+#include "kernels/recurrence.h"
 
 namespace qdelta {
 

@@ -1,5 +1,5 @@
 // The contract of Mamba's selective scan: a diagonal state of N numbers for each channel, decayed and written by how
-// long a step each token takes. As in kernels.h: one arguments struct per op, forward and backward side by side. Per
+// long a step each token takes. As in recurrence.h: one arguments struct per op, forward and backward side by side. Per
 // token, channel d and state n:
 //
 //   delta = softplus(dt + dt_bias),   A = -exp(A_log)

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "kernels/recurrence.h"
 #include "kernels/selective_scan.h"
 #include "model/block_views.h"
 
@@ -14,7 +14,7 @@ using block_views::take;
 using block_views::take_rows;
 
 void fill(const Device& device, const TensorView& view, const std::vector<float>& values) {
-  copy_in(device, view.data, values.data(), values.size() * sizeof(float));
+  upload(device, view.data, values.data(), values.size() * sizeof(float));
 }
 
 }  // namespace
@@ -50,8 +50,8 @@ BlockActivations::BlockActivations(const ModelConfig& c, const BlockLayout& layo
   // The scan's states lose too much in bfloat16: its backward goes through many tokens from each.
   if (chunks > 0) chunk_states = take(memory, c.recurrent_states(chunks), mamba ? DType::f32 : dtype);
   if (chunks > 0 && !mamba) {
-    const std::size_t bytes = recurrence_kept(device, c.rule, chunks * c.value_heads());
-    kept = {memory.take<std::byte>(static_cast<std::int64_t>(bytes)), bytes};
+    const std::size_t bytes = recurrence_saved_bytes(device, c.rule, chunks * c.value_heads());
+    saved = {memory.take<std::byte>(static_cast<std::int64_t>(bytes)), bytes};
   }
   o = take(memory, {rows, mamba ? c.inner_width() : c.value_width()}, dtype);
   middle = take(memory, {rows, c.hidden_size});

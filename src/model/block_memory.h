@@ -32,7 +32,7 @@ struct BlockActivations {
   TensorView low;               // Mamba: dt before its last projection, B and C
   TensorView dt;                // Mamba: [N, inner width]
   TensorView chunk_states;      // as ModelConfig::recurrent_states; missing where only a forward is wanted
-  std::span<std::byte> kept;    // by the recurrence, likewise
+  std::span<std::byte> saved;   // for the backward by the recurrence
   TensorView o;                 // of the recurrence; of Mamba's scan, gated
   TensorView middle;            // the residual stream between mixer and MLP, f32
   TensorView mlp_inverse_rms;   // [N] f32

@@ -2,7 +2,7 @@
 // three times the forward for a training step.
 #pragma once
 
-#include "kernels/kernels.h"
+#include "kernels/recurrence.h"
 #include "kernels/selective_scan.h"
 #include "model/parameters.h"
 

@@ -42,16 +42,16 @@ std::span<BFloat16> DeviceWeights::rounded() {
 void DeviceWeights::upload() {
   if (device_.gpu == nullptr) return;
   const std::span<const float> host = model_.parameters();
-  copy_in(device_, values_.data(), host.data(), host.size_bytes());
+  qdelta::upload(device_, values_.data(), host.data(), host.size_bytes());
   if (rounded_.size() > 0) {
     const std::vector<BFloat16> narrow(host.begin(), host.end());
-    copy_in(device_, rounded_.data(), narrow.data(), narrow.size() * sizeof(BFloat16));
+    qdelta::upload(device_, rounded_.data(), narrow.data(), narrow.size() * sizeof(BFloat16));
   }
 }
 
 void DeviceWeights::download(LanguageModel& model) const {
   if (device_.gpu == nullptr) return;
-  copy_out(device_, model.parameters().data(), values_.data(), values_.size());
+  qdelta::download(device_, model.parameters().data(), values_.data(), values_.size());
 }
 
 ModelStates::ModelStates(const ModelConfig& c, std::int64_t count, const Device& where) : device(where) {
@@ -94,8 +94,8 @@ void ModelStates::copy(const ModelStates& from, std::int64_t slot, std::int64_t 
   for (std::size_t i = 0; i < conv.size(); ++i) {
     const std::span<std::byte> conv_to = slot_of(conv[i], to);
     const std::span<std::byte> recurrent_to = slot_of(recurrent[i], to);
-    copy_within(device, conv_to.data(), slot_of(from.conv[i], slot).data(), conv_to.size());
-    copy_within(device, recurrent_to.data(), slot_of(from.recurrent[i], slot).data(), recurrent_to.size());
+    copy_on_device(device, conv_to.data(), slot_of(from.conv[i], slot).data(), conv_to.size());
+    copy_on_device(device, recurrent_to.data(), slot_of(from.recurrent[i], slot).data(), recurrent_to.size());
   }
 }
 
@@ -272,7 +272,7 @@ void ModelRunner::write_logits(const TensorView& normed, const TensorView& out) 
     const std::int64_t count = std::min(plan_->head_rows, normed.extent(0) - begin);
     const TensorView block = rows_of(plan_->head, 0, count);
     linear_forward(device_, {rows_of(normed, begin, count), head, block, {}});
-    copy_out(device_, rows_of(out, begin, count).data, block.data,
+    download(device_, rows_of(out, begin, count).data, block.data,
              static_cast<std::size_t>(block.shape.elements()) * sizeof(float));
   }
 }
@@ -335,8 +335,8 @@ void ModelRunner::losses_of_rows(const TensorView& rows, std::span<const std::in
     if (!best.empty()) args.best = plan_->best_of(begin, count);
     cross_entropy(device_, args);
   }
-  copy_out(device_, out.data(), plan_->losses.data, out.size_bytes());
-  copy_out(device_, best.data(), plan_->best.data, best.size_bytes());
+  download(device_, out.data(), plan_->losses.data, out.size_bytes());
+  download(device_, best.data(), plan_->best.data, best.size_bytes());
 }
 
 namespace {
@@ -390,20 +390,20 @@ void ModelRunner::next_tokens(const ModelInput& input, const NextTokens& out, co
     const auto ask = [&](std::span<const std::int32_t> tokens, std::span<float> log_probability) {
       args.targets = tokens;
       cross_entropy(device_, args);
-      copy_out(device_, log_probability.data(), args.loss.data(), args.loss.size_bytes());
+      download(device_, log_probability.data(), args.loss.data(), args.loss.size_bytes());
       for (float& value : log_probability) value = -value;
     };
     args.best = plan_->best_of(begin, count);
     ask(targets.subspan(first, size), out.log_probability.subspan(first, size));
     if (top == 1) {
-      copy_out(device_, out.top_tokens.data() + begin, args.best.data(), args.best.size_bytes());
+      download(device_, out.top_tokens.data() + begin, args.best.data(), args.best.size_bytes());
       const std::span<const std::int32_t> best = std::exchange(args.best, {});
       ask(best, out.top_log_probability.subspan(first, size));
       continue;
     }
     args.best = {};
     host.resize(size * static_cast<std::size_t>(vocabulary));
-    copy_out(device_, host.data(), block.data, host.size() * sizeof(float));
+    download(device_, host.data(), block.data, host.size() * sizeof(float));
     const std::span<std::int32_t> tokens = out.top_tokens.subspan(first * top, size * top);
     largest_of_rows(host, vocabulary, out.top, tokens);
     column.resize(size);

@@ -146,7 +146,7 @@ class ModelRunner {
     std::span<const T> operator()(const Device& device, std::span<const T> host) {
       if (device.gpu == nullptr || host.empty()) return host;
       buffer_.grow(device, host.size_bytes());
-      copy_in(device, buffer_.data(), host.data(), host.size_bytes());
+      upload(device, buffer_.data(), host.data(), host.size_bytes());
       return {reinterpret_cast<const T*>(buffer_.data()), host.size()};
     }
 

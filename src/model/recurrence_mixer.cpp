@@ -81,7 +81,7 @@ RecurrenceForward RecurrenceMixer::forward_args(const Device& device, const Batc
   args.ht = states;
   args.o = as_heads(a.o, batch.common_length(), 0, config_.value_heads(), config_.value_dim());
   args.chunk_states = a.chunk_states;
-  args.kept = a.kept;
+  args.saved = a.saved;
   args.run.threads = device.threads;
   return args;
 }
@@ -94,7 +94,7 @@ RecurrenceBackward RecurrenceMixer::backward_args(const Device& device, const Ba
   const std::int64_t length = batch.common_length();
   args.d_o = as_heads(s.d_head_out, length, 0, c.value_heads(), c.value_dim());
   args.chunk_states = a.chunk_states;
-  args.kept = a.kept;
+  args.saved = a.saved;
   args.dq = as_heads(s.d_mixed, length, 0, c.num_heads, c.head_dim);
   args.dk = as_heads(s.d_mixed, length, c.key_width(), c.num_heads, c.head_dim);
   args.dv = as_heads(s.d_mixed, length, 2 * c.key_width(), c.value_heads(), c.value_dim());

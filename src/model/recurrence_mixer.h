@@ -2,8 +2,8 @@
 // L2-normalised q and k; an RMS norm per head, gated by silu of one more projection; the output projection.
 #pragma once
 
-#include "kernels/kernels.h"
 #include "kernels/layers.h"
+#include "kernels/recurrence.h"
 #include "model/block_memory.h"
 
 namespace qdelta {

@@ -45,12 +45,12 @@ Trainer::Trainer(LanguageModel& model, const OptimizerOptions& options, const De
 
 void Trainer::fetch() {
   weights_->download(model_);
-  copy_out(device_, state_.memory.data(), moments_.data(), moments_.size());
+  download(device_, state_.memory.data(), moments_.data(), moments_.size());
 }
 
 void Trainer::place() {
   weights_->upload();
-  copy_in(device_, moments_.data(), state_.memory.data(), moments_.size());
+  upload(device_, moments_.data(), state_.memory.data(), moments_.size());
 }
 
 StepResult Trainer::step(std::span<const TokenBatch> pieces, float learning_rate) {

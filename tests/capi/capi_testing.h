@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "kernels/recurrence.h"
 #include "qdelta/qdelta.h"
 #include "testing.h"
 

@@ -40,7 +40,7 @@ LossAndGradients gradients_on(const Device& device, const LanguageModel& model, 
   ModelRunner runner(model, device, recompute);
   result.loss =
       runner.loss_and_gradients(input, targets, {reinterpret_cast<float*>(there.data()), result.gradients.size()});
-  copy_out(device, result.gradients.data(), there.data(), there.size());
+  download(device, result.gradients.data(), there.data(), there.size());
   return result;
 }
 

@@ -43,19 +43,19 @@ class GpuCase {
     const std::int64_t chunks = recurrence_chunk_count(problem.inputs(), {Form::chunk, 64, 0, true});
     if (how.chunk_states != DType::boolean)
       states_ = empty(how.chunk_states, {chunks, spec.value_heads(), spec.key_dim, spec.value_dim});
-    if (how.keeps) kept_ = DeviceMemory(cuda::recurrence_chunk_kept(spec.rule, chunks * spec.value_heads()));
+    if (how.keeps) saved_ = DeviceMemory(cuda::recurrence_chunk_saved_bytes(spec.rule, chunks * spec.value_heads()));
   }
 
   [[nodiscard]] RecurrenceForward forward() const {
     RecurrenceForward args = forward_arguments(in_, out_, {});
     args.chunk_states = states_.view();
-    args.kept = kept_.bytes();
+    args.saved = saved_.bytes();
     return args;
   }
   [[nodiscard]] RecurrenceBackward backward() const {
     RecurrenceBackward args = backward_arguments(in_, out_, {});
     args.chunk_states = states_.view();
-    args.kept = kept_.bytes();
+    args.saved = saved_.bytes();
     return args;
   }
 
@@ -88,7 +88,7 @@ class GpuCase {
   DeviceProblem in_;
   Results<DeviceTensor> out_;
   DeviceTensor states_;
-  DeviceMemory kept_;
+  DeviceMemory saved_;
 };
 
 inline Results<Tensor> run_on_gpu(const RecurrenceCase& problem, const GpuRun& how = {}) {

@@ -239,7 +239,7 @@ void expect_many(const ManySpec& many, DType dtype) {
   spec.dtype = dtype;
   const RecurrenceCase few = random_case(spec, 12);
   const std::int64_t walks = spec.batch * spec.shared * ceil_div(spec.value_dim, 64);
-  const std::int64_t times = ceil_div(2 * device_context().processors(), walks);
+  const std::int64_t times = ceil_div(2 * device_context().sm_count(), walks);
   const RecurrenceCase repetitions = repeated(few, times);
   const Reference expected = reference_of(few);
   for (const DType states : {DType::boolean, DType::bf16, DType::f32}) {
@@ -463,8 +463,8 @@ TEST(RecurrenceOnGpu, SaysWhatItCannotDo) {
   });
   const DeviceMemory space(cuda::recurrence_chunk_workspace(args));
   const DeviceMemory little(64);
-  args.kept = little.bytes();
-  expect_error(Status::invalid_argument, {"what is kept has 64 bytes"}, [&] {
+  args.saved = little.bytes();
+  expect_error(Status::invalid_argument, {"saved has 64 bytes"}, [&] {
     cuda::recurrence_chunk_forward(device_context(), args, space.bytes());
     return 0;
   });

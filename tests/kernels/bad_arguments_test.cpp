@@ -222,7 +222,7 @@ TEST_F(BadArguments, OfTheForward) {
          f.chunk_states.dtype = DType::bf16;
        },
        {"chunk_states is BF16"}},
-      {"chunk_states of a walk",
+      {"chunk_states of the blocked recurrence",
        [&](F& f) {
          f.chunk_states = states.view();
          f.run.form = Form::recurrent;

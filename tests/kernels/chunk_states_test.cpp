@@ -19,8 +19,8 @@ Tensor saved_states(const RecurrenceCase& problem, const Execution& how, Results
 class ChunkStatesOf : public ::testing::TestWithParam<Rule> {};
 INSTANTIATE_TEST_SUITE_P(Rules, ChunkStatesOf, ::testing::ValuesIn(all_rules()), rule_test_name);
 
-// With saved states and without: the same gradients, to the last bit. Also for sequences so short that the forward
-// would walk if it had no states to leave.
+// With saved states and without: the same gradients, to the last bit. Also where the forward
+// would be the blocked recurrence if it had no states to leave.
 TEST_P(ChunkStatesOf, GiveTheBackwardWhatItWouldCompute) {
   for (const int chunk : kChunkLengths) {
     for (const std::int64_t tokens : {0, 1, 8, 33, 150}) {
@@ -42,7 +42,7 @@ TEST_P(ChunkStatesOf, GiveTheBackwardWhatItWouldCompute) {
         args.chunk_states = states.view();
         run(args);
         Results<Tensor> without = run_both(problem, how);
-        // Walking is not the chunk form, so o and ht need not be the same bits.
+        // The blocked recurrence is not the chunk form, so o and ht need not be the same bits.
         if (tokens <= 8) {
           EXPECT_LE(relative_error(with.o.view(), to_doubles(without.o.view())), 1e-6);
           EXPECT_LE(relative_error(with.ht.view(), to_doubles(without.ht.view())), 1e-6);

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "kernels/kernels.h"
+#include "kernels/recurrence.h"
 #include "rule/oracle.h"
 #include "testing.h"
 

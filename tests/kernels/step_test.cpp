@@ -11,7 +11,7 @@ namespace qdelta::testing {
 namespace {
 
 // The whole batch, token by token; gives o and the states it ends in.
-Results<Tensor> walk(const RecurrenceCase& problem) {
+Results<Tensor> step_by_step(const RecurrenceCase& problem) {
   Results<Tensor> out;
   out.o = nan_tensor(problem.spec.dtype, problem.spec.values());
   out.ht = converted(problem.h0.view(), DType::f32);
@@ -43,12 +43,12 @@ TEST_P(StepOf, EveryTokenIsTheSequence) {
       made.qk_l2norm = norm;
       SCOPED_TRACE(describe(made));
       const RecurrenceCase problem = random_case(made, 61);
-      const Results<Tensor> walked = walk(problem);
-      expect_close(walked, reference_of(problem), {});
+      const Results<Tensor> stepped = step_by_step(problem);
+      expect_close(stepped, reference_of(problem), {});
       // And so it is the same as a sequence at once, in particular as prefill and decode together.
       const Results<Tensor> chunked = run_forward(problem, {Form::chunk, 16, 1, false});
-      EXPECT_LE(relative_error(walked.ht.view(), to_doubles(chunked.ht.view())), 2e-6);
-      EXPECT_LE(relative_error(walked.o.view(), to_doubles(chunked.o.view())), dtype == DType::f32 ? 2e-6 : 1e-3);
+      EXPECT_LE(relative_error(stepped.ht.view(), to_doubles(chunked.ht.view())), 2e-6);
+      EXPECT_LE(relative_error(stepped.o.view(), to_doubles(chunked.o.view())), dtype == DType::f32 ? 2e-6 : 1e-3);
     }
   }
 }
@@ -57,7 +57,7 @@ TEST_P(StepOf, OneTokenIsASequenceOfOne) {
   CaseSpec made = spec();
   made.tokens = 1;
   const RecurrenceCase problem = random_case(made, 62);
-  const Results<Tensor> stepped = walk(problem);
+  const Results<Tensor> stepped = step_by_step(problem);
   for (const Execution& how : all_forms()) {
     SCOPED_TRACE(describe(how));
     const Results<Tensor> sequence = run_forward(problem, how);
@@ -70,7 +70,7 @@ TEST_P(StepOf, RowsFindTheirStatesByIndex) {
   CaseSpec made = spec();
   made.tokens = 1;
   const RecurrenceCase problem = random_case(made, 63);
-  const Results<Tensor> expected = walk(problem);
+  const Results<Tensor> expected = step_by_step(problem);
   const std::vector<std::int64_t> places{5, 0, 3};
   Random random(64);
   const Tensor before = random_tensor(random, DType::f32, {7, made.value_heads(), made.key_dim, made.value_dim}, -1, 1);
@@ -135,7 +135,7 @@ TEST(Step, StatesMayBePadded) {
   spec.heads = 2;
   spec.value_dim = 37;
   const RecurrenceCase problem = random_case(spec, 66);
-  const Results<Tensor> expected = walk(problem);
+  const Results<Tensor> expected = step_by_step(problem);
   for (const MemoryLayout& layout :
        {MemoryLayout{"padded", {}, 1, 5, 3, false}, MemoryLayout{"keys outermost", {2, 1, 0, 3}, 1, 1, 0, false}}) {
     SCOPED_TRACE(layout.name);
@@ -154,7 +154,7 @@ TEST(Step, RowsOfOneElementHaveNoStrideToSpeakOf) {
   spec.tokens = 1;
   spec.value_dim = 1;
   const RecurrenceCase problem = random_case(spec, 67);
-  const Results<Tensor> expected = walk(problem);
+  const Results<Tensor> expected = step_by_step(problem);
   StridedTensor states(problem.h0, MemoryLayout{"spread", {}, 4, 3, 0, false});
   Tensor o = nan_tensor(DType::f32, spec.values());
   run(step_arguments(problem, 0, o.view(), states.view()));
@@ -182,7 +182,7 @@ TEST(Step, WithoutIndexTheFirstStatesAreTaken) {
   spec.batch = 2;
   spec.tokens = 1;
   const RecurrenceCase problem = random_case(spec, 70);
-  const Results<Tensor> expected = walk(problem);
+  const Results<Tensor> expected = step_by_step(problem);
   Tensor pool(DType::f32, {5, 1, spec.key_dim, spec.value_dim});
   std::memcpy(pool.data(), problem.h0.data(), problem.h0.bytes());
   const Tensor rest = converted(narrowed(pool.view(), 0, 2, 3), DType::f32);

@@ -56,7 +56,7 @@ auto adamw_range() { return HWY_DYNAMIC_DISPATCH(AdamWRange); }
 }  // namespace cpu
 
 namespace {
-constexpr std::int64_t kBlock = 1 << 14;
+constexpr std::int64_t kSumBlock = 1 << 14;
 }
 
 void cpu::adamw(const Device& device, const AdamW& args) {
@@ -65,27 +65,27 @@ void cpu::adamw(const Device& device, const AdamW& args) {
               args.v.size() == args.parameters.size(),
           "adamw: parameters, gradients, m and v differ in size");
   const auto run = cpu::adamw_range();
-  parallel_for(ceil_div(count, kBlock), thread_count(device.threads), [&](std::int64_t block, int /*worker*/) {
-    run(args, block * kBlock, std::min(count, (block + 1) * kBlock));
+  parallel_for(ceil_div(count, kSumBlock), thread_count(device.threads), [&](std::int64_t block, int /*worker*/) {
+    run(args, block * kSumBlock, std::min(count, (block + 1) * kSumBlock));
   });
 }
 
 double cpu::sum_of_squares(const Device& device, std::span<const float> values) {
   const auto count = static_cast<std::int64_t>(values.size());
   thread_local std::vector<double> memory;
-  memory.assign(static_cast<std::size_t>(ceil_div(count, kBlock)), 0.0);
+  memory.assign(static_cast<std::size_t>(ceil_div(count, kSumBlock)), 0.0);
   double* sums = memory.data();
-  parallel_for(ceil_div(count, kBlock), thread_count(device.threads), [&](std::int64_t block, int /*worker*/) {
-    const std::int64_t end = std::min(count, (block + 1) * kBlock);
+  parallel_for(ceil_div(count, kSumBlock), thread_count(device.threads), [&](std::int64_t block, int /*worker*/) {
+    const std::int64_t end = std::min(count, (block + 1) * kSumBlock);
     double sum = 0;
-    for (std::int64_t i = block * kBlock; i < end; ++i) {
+    for (std::int64_t i = block * kSumBlock; i < end; ++i) {
       const double value = values[static_cast<std::size_t>(i)];
       sum += value * value;
     }
     sums[block] = sum;
   });
   double total = 0;
-  for (std::int64_t block = 0; block < ceil_div(count, kBlock); ++block) total += sums[block];
+  for (std::int64_t block = 0; block < ceil_div(count, kSumBlock); ++block) total += sums[block];
   return total;
 }
 

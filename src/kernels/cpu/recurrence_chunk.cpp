@@ -1,6 +1,6 @@
-// The recurrence over chunks of C tokens: matrix products instead of a walk. Per head, S[K][V] the state on entry,
-// Gamma[r][i] the decay from token i to token r (a product of decays, never a quotient), gamma that from the entry,
-// X = K + diag(mix) Q:
+// The recurrence over chunks of C tokens: matrix products instead of token by token. Per head, S[K][V] the state on
+// entry, Gamma[r][i] the decay from token i to token r (a product of decays, never a quotient), gamma that from the
+// entry, X = K + diag(mix) Q:
 //
 //   A  = strictLower( diag(erase) (Gamma . X K^T) )
 //   R  = diag(write) V - diag(erase gamma) X S
@@ -34,7 +34,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/cpu/matrix-inl.h"
-#include "kernels/cpu/recurrence_chunk_finish-inl.h"
+#include "kernels/cpu/recurrence_chunk_gradients-inl.h"
 #include "kernels/cpu/recurrence_chunk_prepare-inl.h"
 #include "kernels/cpu/rows-inl.h"
 
@@ -56,15 +56,15 @@ HWY_INLINE void Multiply(const ChunkPlan& plan, std::byte* packing, std::int64_t
 // ---------------------------------------------------------------------------------------------------------------------
 // Forward.
 
-// R = diag(write) V - diag(erase gamma) X S, into `fresh`, from X S in `reads`.
-HWY_INLINE void Residual(const PreparedChunk& chunk, bool erases, const float* values, const float* reads, float* fresh,
+// R = diag(write) V - diag(erase gamma) X S, into `v_new`, from X S in `reads`.
+HWY_INLINE void Residual(const PreparedChunk& chunk, bool erases, const float* values, const float* reads, float* v_new,
                          std::int64_t width) {
   for (std::int64_t r = 0; r < chunk.padded; ++r) {
     if (erases) {
-      Combine(chunk.write[r], values + r * kGroupStride, -chunk.erase[r] * chunk.decay[r], reads + r * kGroupStride,
-              fresh + r * kGroupStride, width);
+      Combine(chunk.write[r], values + r * kColumnGroupStride, -chunk.erase[r] * chunk.decay[r],
+              reads + r * kColumnGroupStride, v_new + r * kColumnGroupStride, width);
     } else {
-      ScaleInto(chunk.write[r], values + r * kGroupStride, fresh + r * kGroupStride, width);
+      ScaleInto(chunk.write[r], values + r * kColumnGroupStride, v_new + r * kColumnGroupStride, width);
     }
   }
 }
@@ -73,9 +73,10 @@ HWY_INLINE void LoadRows(const InRows& rows, std::int64_t first, const PreparedC
                          std::int64_t width, std::int64_t padded_width, float* out) {
   const std::int64_t offset = begin * rows.step * static_cast<std::int64_t>(size_of(rows.dtype));
   for (std::int64_t r = 0; r < chunk.rows; ++r) {
-    LoadRow(rows.row(first + r) + offset, rows.dtype, rows.step, width, out + r * kGroupStride, padded_width);
+    LoadRow(rows.row(first + r) + offset, rows.dtype, rows.step, width, out + r * kColumnGroupStride, padded_width);
   }
-  for (std::int64_t r = chunk.rows; r < chunk.padded; ++r) std::fill_n(out + r * kGroupStride, padded_width, 0.0F);
+  for (std::int64_t r = chunk.rows; r < chunk.padded; ++r)
+    std::fill_n(out + r * kColumnGroupStride, padded_width, 0.0F);
 }
 
 // All chunks of one unit. Without `o` only the states are computed.
@@ -89,12 +90,12 @@ void ForwardUnit(const ChunkPlan& plan, const RecurrenceInputs& in, const Tensor
   PreparedChunk& chunk = s.chunk;
   const InRows v_rows = at.rows(in.v, unit.sequence, unit.head);
   const OutRows o_rows = at.rows(o, unit.sequence, unit.head);
-  const std::int64_t state_size = plan.Kp * kGroupStride;
+  const std::int64_t state_size = plan.Kp * kColumnGroupStride;
   const std::int64_t first_chunk = at.first_chunk(unit.sequence);
 
   for (std::int64_t group = unit.group_begin; group < unit.group_end; ++group) {
-    LoadState(state_of(in.h0, unit.sequence, unit.head), at.K, plan.Kp, group * kGroup, plan.width(group),
-              plan.padded_width(group), s.state + (group - unit.group_begin) * state_size, kGroupStride);
+    LoadState(state_of(in.h0, unit.sequence, unit.head), at.K, plan.Kp, group * kColumnGroup, plan.width(group),
+              plan.padded_width(group), s.state + (group - unit.group_begin) * state_size, kColumnGroupStride);
   }
   for (std::int64_t c = 0; c < at.chunks(unit.sequence); ++c) {
     const std::int64_t first = c * plan.C;
@@ -104,39 +105,42 @@ void ForwardUnit(const ChunkPlan& plan, const RecurrenceInputs& in, const Tensor
     for (std::int64_t group = unit.group_begin; group < unit.group_end; ++group) {
       float* state = s.state + (group - unit.group_begin) * state_size;
       const std::int64_t width = plan.padded_width(group);
-      StoreState(state_of(chunk_states, first_chunk + c, unit.head), at.K, group * kGroup, plan.width(group), state,
-                 kGroupStride);
+      StoreState(state_of(chunk_states, first_chunk + c, unit.head), at.K, group * kColumnGroup, plan.width(group),
+                 state, kColumnGroupStride);
       // Q S and X S at once, as far as they are wanted.
       const std::int64_t begin = wants_output ? 0 : rows;
       const std::int64_t end = erases ? 2 * rows : rows;
       if (begin < end) {
         Multiply<Left::row_major, Into::set>(plan, s.packing, end - begin, width, plan.Kp, chunk.q + begin * plan.ldk,
-                                             plan.ldk, state, kGroupStride, s.reads + begin * kGroupStride,
-                                             kGroupStride);
+                                             plan.ldk, state, kColumnGroupStride, s.reads + begin * kColumnGroupStride,
+                                             kColumnGroupStride);
       }
-      LoadRows(v_rows, first, chunk, group * kGroup, plan.width(group), width, s.fresh);
-      Residual(chunk, erases, s.fresh, s.reads + rows * kGroupStride, s.fresh, width);
-      if (erases) SolveLower(rows, width, chunk.correct, plan.ldc, s.fresh, kGroupStride);
+      LoadRows(v_rows, first, chunk, group * kColumnGroup, plan.width(group), width, s.v_new);
+      Residual(chunk, erases, s.v_new, s.reads + rows * kColumnGroupStride, s.v_new, width);
+      if (erases) SolveLower(rows, width, chunk.correct, plan.ldc, s.v_new, kColumnGroupStride);
 
       if (wants_output) {
         for (std::int64_t r = 0; r < rows; ++r)
-          ScaleInto(in.scale * chunk.decay[r], s.reads + r * kGroupStride, s.reads + r * kGroupStride, width);
-        LowerTimes(rows, width, chunk.attend, plan.ldc, s.fresh, kGroupStride, s.reads, kGroupStride);
-        const std::int64_t offset = group * kGroup * o_rows.step * static_cast<std::int64_t>(size_of(o_rows.dtype));
+          ScaleInto(in.scale * chunk.decay[r], s.reads + r * kColumnGroupStride, s.reads + r * kColumnGroupStride,
+                    width);
+        LowerTimes(rows, width, chunk.attend, plan.ldc, s.v_new, kColumnGroupStride, s.reads, kColumnGroupStride);
+        const std::int64_t offset =
+            group * kColumnGroup * o_rows.step * static_cast<std::int64_t>(size_of(o_rows.dtype));
         for (std::int64_t r = 0; r < chunk.rows; ++r) {
           StoreRow(o_rows.row(first + r) + offset, o_rows.dtype, o_rows.step, plan.width(group),
-                   s.reads + r * kGroupStride);
+                   s.reads + r * kColumnGroupStride);
         }
       }
       for (std::int64_t r = 0; r < rows; ++r)
-        ScaleInto(last_gamma[r], s.fresh + r * kGroupStride, s.fresh + r * kGroupStride, width);
-      Multiply<Left::column_major, Into::scale_add>(plan, s.packing, plan.Kp, width, rows, chunk.k, plan.ldk, s.fresh,
-                                                    kGroupStride, state, kGroupStride, chunk.decay[rows - 1]);
+        ScaleInto(last_gamma[r], s.v_new + r * kColumnGroupStride, s.v_new + r * kColumnGroupStride, width);
+      Multiply<Left::column_major, Into::scale_add>(plan, s.packing, plan.Kp, width, rows, chunk.k, plan.ldk, s.v_new,
+                                                    kColumnGroupStride, state, kColumnGroupStride,
+                                                    chunk.decay[rows - 1]);
     }
   }
   for (std::int64_t group = unit.group_begin; group < unit.group_end; ++group) {
-    StoreState(state_of(ht, unit.sequence, unit.head), at.K, group * kGroup, plan.width(group),
-               s.state + (group - unit.group_begin) * state_size, kGroupStride);
+    StoreState(state_of(ht, unit.sequence, unit.head), at.K, group * kColumnGroup, plan.width(group),
+               s.state + (group - unit.group_begin) * state_size, kColumnGroupStride);
   }
 }
 
@@ -153,61 +157,62 @@ HWY_INLINE void BackwardGroup(const ChunkPlan& plan, const RecurrenceBackward& a
   const std::int64_t both = erases ? 2 * rows : rows;  // dO alone, or dO and dR
   const std::int64_t width = plan.padded_width(group);
   const float* last_gamma = chunk.gamma + (rows - 1) * plan.ldc;
-  float* d_out = s.d_out;                             // dO
-  float* d_residual = s.d_out + rows * kGroupStride;  // dV', then dR
+  float* d_out = s.d_out;                                   // dO
+  float* d_residual = s.d_out + rows * kColumnGroupStride;  // dV', then dR
 
   // V' again, from the state on entry.
   if (erases) {
     Multiply<Left::row_major, Into::set>(plan, s.packing, rows, width, plan.Kp, chunk.x(plan.ldk), plan.ldk, s.state,
-                                         kGroupStride, s.fresh, kGroupStride);
+                                         kColumnGroupStride, s.v_new, kColumnGroupStride);
   }
-  Residual(chunk, erases, s.values, s.fresh, s.fresh, width);
-  if (erases) SolveLower(rows, width, chunk.correct, plan.ldc, s.fresh, kGroupStride);
+  Residual(chunk, erases, s.values, s.v_new, s.v_new, width);
+  if (erases) SolveLower(rows, width, chunk.correct, plan.ldc, s.v_new, kColumnGroupStride);
 
   // dV' and dR.
-  Multiply<Left::row_major, Into::set>(plan, s.packing, rows, width, plan.Kp, chunk.k, plan.ldk, d_state, kGroupStride,
-                                       d_residual, kGroupStride);
+  Multiply<Left::row_major, Into::set>(plan, s.packing, rows, width, plan.Kp, chunk.k, plan.ldk, d_state,
+                                       kColumnGroupStride, d_residual, kColumnGroupStride);
   for (std::int64_t r = 0; r < rows; ++r)
-    ScaleInto(last_gamma[r], d_residual + r * kGroupStride, d_residual + r * kGroupStride, width);
-  LowerTransposedTimes(rows, width, chunk.attend, plan.ldc, d_out, kGroupStride, d_residual, kGroupStride);
-  if (erases) SolveLowerTransposed(rows, width, chunk.correct, plan.ldc, d_residual, kGroupStride);
+    ScaleInto(last_gamma[r], d_residual + r * kColumnGroupStride, d_residual + r * kColumnGroupStride, width);
+  LowerTransposedTimes(rows, width, chunk.attend, plan.ldc, d_out, kColumnGroupStride, d_residual, kColumnGroupStride);
+  if (erases) SolveLowerTransposed(rows, width, chunk.correct, plan.ldc, d_residual, kColumnGroupStride);
 
   // dV and dwrite.
-  const std::int64_t offset = group * kGroup * dv_rows.step * static_cast<std::int64_t>(size_of(dv_rows.dtype));
+  const std::int64_t offset = group * kColumnGroup * dv_rows.step * static_cast<std::int64_t>(size_of(dv_rows.dtype));
   for (std::int64_t r = 0; r < chunk.rows; ++r) {
-    const float* dr = d_residual + r * kGroupStride;
-    s.sums.write[r] += Dot(dr, s.values + r * kGroupStride, width);
-    ScaleInto(chunk.write[r], dr, s.values + r * kGroupStride, width);
+    const float* dr = d_residual + r * kColumnGroupStride;
+    s.sums.write[r] += Dot(dr, s.values + r * kColumnGroupStride, width);
+    ScaleInto(chunk.write[r], dr, s.values + r * kColumnGroupStride, width);
     StoreRow(dv_rows.row(first + r) + offset, dv_rows.dtype, dv_rows.step, plan.width(group),
-             s.values + r * kGroupStride);
+             s.values + r * kColumnGroupStride);
   }
 
   // Sums over columns.
-  Transpose(plan.Kp, width, s.state, kGroupStride, s.state_t, plan.ldk);
-  Transpose(plan.Kp, width, d_state, kGroupStride, s.d_state_t, plan.ldk);
-  Transpose(rows, width, s.fresh, kGroupStride, s.fresh_t, plan.ldc);
-  Multiply<Left::row_major, Into::add>(plan, s.packing, both, plan.Kp, width, d_out, kGroupStride, s.state_t, plan.ldk,
-                                       s.sums.q_and_x, plan.ldk);
-  Multiply<Left::row_major, Into::add>(plan, s.packing, rows, plan.Kp, width, s.fresh, kGroupStride, s.d_state_t,
+  Transpose(plan.Kp, width, s.state, kColumnGroupStride, s.state_t, plan.ldk);
+  Transpose(plan.Kp, width, d_state, kColumnGroupStride, s.d_state_t, plan.ldk);
+  Transpose(rows, width, s.v_new, kColumnGroupStride, s.v_new_t, plan.ldc);
+  Multiply<Left::row_major, Into::add>(plan, s.packing, both, plan.Kp, width, d_out, kColumnGroupStride, s.state_t,
+                                       plan.ldk, s.sums.q_and_x, plan.ldk);
+  Multiply<Left::row_major, Into::add>(plan, s.packing, rows, plan.Kp, width, s.v_new, kColumnGroupStride, s.d_state_t,
                                        plan.ldk, s.sums.k, plan.ldk);
-  LowerOfProduct(rows, width, d_out, kGroupStride, s.fresh_t, plan.ldc, s.sums.attend, plan.ldc, true);
+  LowerOfProduct(rows, width, d_out, kColumnGroupStride, s.v_new_t, plan.ldc, s.sums.attend, plan.ldc, true);
   if (erases) {
-    LowerOfProduct(rows, width, d_residual, kGroupStride, s.fresh_t, plan.ldc, s.sums.attend + rows * plan.ldc,
+    LowerOfProduct(rows, width, d_residual, kColumnGroupStride, s.v_new_t, plan.ldc, s.sums.attend + rows * plan.ldc,
                    plan.ldc, true);
   }
   float product = 0;
   for (std::int64_t i = 0; i < plan.Kp; ++i)
-    product += Dot(s.state + i * kGroupStride, d_state + i * kGroupStride, width);
+    product += Dot(s.state + i * kColumnGroupStride, d_state + i * kColumnGroupStride, width);
   *s.sums.state += product;
 
   // dS = gamma_C dS+ + [Q; X]^T [scale gamma dO; -erase gamma dR]
   for (std::int64_t r = 0; r < rows; ++r) {
-    ScaleInto(in.scale * chunk.decay[r], d_out + r * kGroupStride, d_out + r * kGroupStride, width);
+    ScaleInto(in.scale * chunk.decay[r], d_out + r * kColumnGroupStride, d_out + r * kColumnGroupStride, width);
     if (erases)
-      ScaleInto(-chunk.erase[r] * chunk.decay[r], d_residual + r * kGroupStride, d_residual + r * kGroupStride, width);
+      ScaleInto(-chunk.erase[r] * chunk.decay[r], d_residual + r * kColumnGroupStride,
+                d_residual + r * kColumnGroupStride, width);
   }
   Multiply<Left::column_major, Into::scale_add>(plan, s.packing, plan.Kp, width, both, chunk.q, plan.ldk, d_out,
-                                                kGroupStride, d_state, kGroupStride, chunk.decay[rows - 1]);
+                                                kColumnGroupStride, d_state, kColumnGroupStride, chunk.decay[rows - 1]);
 }
 
 void BackwardUnit(const ChunkPlan& plan, const RecurrenceBackward& args, const BackwardMemory& work,
@@ -218,12 +223,12 @@ void BackwardUnit(const ChunkPlan& plan, const RecurrenceBackward& args, const B
   const InRows v_rows = at.rows(args.in.v, unit.sequence, unit.head);
   const InRows do_rows = at.rows(args.d_o, unit.sequence, unit.head);
   const OutRows dv_rows = at.rows(args.dv, unit.sequence, unit.head);
-  const std::int64_t state_size = plan.Kp * kGroupStride;
+  const std::int64_t state_size = plan.Kp * kColumnGroupStride;
   const std::int64_t first_chunk = at.first_chunk(unit.sequence);
 
   for (std::int64_t group = unit.group_begin; group < unit.group_end; ++group) {
-    LoadState(state_of(args.d_ht, unit.sequence, unit.head), at.K, plan.Kp, group * kGroup, plan.width(group),
-              plan.padded_width(group), s.d_state + (group - unit.group_begin) * state_size, kGroupStride);
+    LoadState(state_of(args.d_ht, unit.sequence, unit.head), at.K, plan.Kp, group * kColumnGroup, plan.width(group),
+              plan.padded_width(group), s.d_state + (group - unit.group_begin) * state_size, kColumnGroupStride);
   }
   for (std::int64_t c = at.chunks(unit.sequence) - 1; c >= 0; --c) {
     const std::int64_t first = c * plan.C;
@@ -231,28 +236,28 @@ void BackwardUnit(const ChunkPlan& plan, const RecurrenceBackward& args, const B
     std::fill_n(s.sums.q_and_x, s.sums.size, 0.0F);
     for (std::int64_t group = unit.group_begin; group < unit.group_end; ++group) {
       const std::int64_t width = plan.padded_width(group);
-      LoadState(state_of(chunk_states, first_chunk + c, unit.head), at.K, plan.Kp, group * kGroup, plan.width(group),
-                width, s.state, kGroupStride);
-      LoadRows(v_rows, first, s.chunk, group * kGroup, plan.width(group), width, s.values);
-      LoadRows(do_rows, first, s.chunk, group * kGroup, plan.width(group), width, s.d_out);
+      LoadState(state_of(chunk_states, first_chunk + c, unit.head), at.K, plan.Kp, group * kColumnGroup,
+                plan.width(group), width, s.state, kColumnGroupStride);
+      LoadRows(v_rows, first, s.chunk, group * kColumnGroup, plan.width(group), width, s.values);
+      LoadRows(do_rows, first, s.chunk, group * kColumnGroup, plan.width(group), width, s.d_out);
       BackwardGroup(plan, args, s.chunk, dv_rows, first, group, s, s.d_state + (group - unit.group_begin) * state_size);
     }
     if (plan.split) {
       const std::int64_t slot = ((first_chunk + c) * at.HV + unit.head) * plan.groups + unit.group_begin;
       std::copy_n(s.sums.q_and_x, s.sums.size, work.sums + slot * work.sums_size);
     } else {
-      Finish(plan, args, work, unit.sequence, unit.head, first, s);
+      ChunkGradients(plan, args, work, unit.sequence, unit.head, first, s);
     }
   }
   for (std::int64_t group = unit.group_begin; group < unit.group_end; ++group) {
-    StoreState(state_of(args.dh0, unit.sequence, unit.head), at.K, group * kGroup, plan.width(group),
-               s.d_state + (group - unit.group_begin) * state_size, kGroupStride);
+    StoreState(state_of(args.dh0, unit.sequence, unit.head), at.K, group * kColumnGroup, plan.width(group),
+               s.d_state + (group - unit.group_begin) * state_size, kColumnGroupStride);
   }
 }
 
-// Where the groups of a head had units of their own: adds up their sums in order and finishes the chunk.
-void FinishSplitChunk(const ChunkPlan& plan, const RecurrenceBackward& args, const BackwardMemory& work,
-                      std::int64_t sequence, std::int64_t head, std::int64_t c, std::byte* memory) {
+// Where the groups of a head had units of their own: adds up their sums in order, then the gradients of the chunk.
+void SplitChunkGradients(const ChunkPlan& plan, const RecurrenceBackward& args, const BackwardMemory& work,
+                         std::int64_t sequence, std::int64_t head, std::int64_t c, std::byte* memory) {
   BumpAllocator allocator(memory);
   BackwardScratch s(plan, allocator);
   Prepare(plan, args.in, sequence, head, c * plan.C, s.chunk);
@@ -261,7 +266,7 @@ void FinishSplitChunk(const ChunkPlan& plan, const RecurrenceBackward& args, con
   for (std::int64_t group = 0; group < plan.groups; ++group) {
     Combine(1.0F, s.sums.q_and_x, 1.0F, work.sums + (slot + group) * work.sums_size, s.sums.q_and_x, s.sums.size);
   }
-  Finish(plan, args, work, sequence, head, c * plan.C, s);
+  ChunkGradients(plan, args, work, sequence, head, c * plan.C, s);
 }
 
 // dq and dk of a query/key head that several value heads share: their sum, in order, for tokens [begin, end).
@@ -291,7 +296,7 @@ namespace qdelta::cpu {
 
 HWY_EXPORT(ForwardUnit);
 HWY_EXPORT(BackwardUnit);
-HWY_EXPORT(FinishSplitChunk);
+HWY_EXPORT(SplitChunkGradients);
 HWY_EXPORT(SumSharedHeads);
 
 namespace {
@@ -331,7 +336,7 @@ void recurrence_chunk_backward(const RecurrenceBackward& args, std::span<std::by
   };
   const auto forward = HWY_DYNAMIC_DISPATCH(ForwardUnit);
   const auto backward = HWY_DYNAMIC_DISPATCH(BackwardUnit);
-  const auto finish = HWY_DYNAMIC_DISPATCH(FinishSplitChunk);
+  const auto gradients = HWY_DYNAMIC_DISPATCH(SplitChunkGradients);
   const auto sum_heads = HWY_DYNAMIC_DISPATCH(SumSharedHeads);
 
   parallel_for(plan.units(), plan.threads, [&](std::int64_t index, int worker) {
@@ -343,7 +348,7 @@ void recurrence_chunk_backward(const RecurrenceBackward& args, std::span<std::by
   if (plan.split) {
     for (std::int64_t n = 0; n < plan.at.N; ++n) {
       parallel_for(plan.at.chunks(n) * plan.at.HV, plan.threads, [&](std::int64_t index, int worker) {
-        finish(plan, args, work, n, index % plan.at.HV, index / plan.at.HV, scratch_of(worker));
+        gradients(plan, args, work, n, index % plan.at.HV, index / plan.at.HV, scratch_of(worker));
       });
     }
   }

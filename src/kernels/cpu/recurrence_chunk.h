@@ -6,7 +6,7 @@
 #include <span>
 
 #include "core/memory.h"
-#include "kernels/kernels.h"
+#include "kernels/recurrence.h"
 #include "kernels/recurrence_layout.h"
 
 namespace qdelta::cpu {
@@ -21,8 +21,8 @@ void recurrence_chunk_backward(const RecurrenceBackward& args, std::span<std::by
 inline constexpr std::int64_t kVectorPad = 16;
 // Value columns are worked on in groups of this many. Sums over V are taken group by group in order, so they come out
 // the same whether one thread does all the groups of a head or each group has a thread of its own.
-inline constexpr std::int64_t kGroup = 64;
-inline constexpr std::int64_t kGroupStride = kGroup + kVectorPad;
+inline constexpr std::int64_t kColumnGroup = 64;
+inline constexpr std::int64_t kColumnGroupStride = kColumnGroup + kVectorPad;
 
 // Whether the large products are to round their operands to bfloat16.
 [[nodiscard]] bool wants_bf16_products(const RecurrenceInputs& in, const Execution& run);
@@ -41,7 +41,9 @@ struct ChunkPlan {
   // Bytes for the packed operands of the largest product.
   [[nodiscard]] std::int64_t packing_bytes() const;
   [[nodiscard]] std::int64_t units() const { return at.N * at.HV * (split ? groups : 1); }
-  [[nodiscard]] std::int64_t width(std::int64_t group) const { return std::min(kGroup, at.V - group * kGroup); }
+  [[nodiscard]] std::int64_t width(std::int64_t group) const {
+    return std::min(kColumnGroup, at.V - group * kColumnGroup);
+  }
   [[nodiscard]] std::int64_t padded_width(std::int64_t group) const { return round_up(width(group), kVectorPad); }
 };
 
@@ -74,9 +76,9 @@ struct PreparedChunk {
 
 struct ForwardScratch {
   PreparedChunk chunk;
-  float* state;  // [groups][Kp][kGroupStride]
-  float* reads;  // [2C][kGroupStride]: Q S, then X S
-  float* fresh;  // [C][kGroupStride]: V'
+  float* state;  // [groups][Kp][kColumnGroupStride]
+  float* reads;  // [2C][kColumnGroupStride]: Q S, then X S
+  float* v_new;  // [C][kColumnGroupStride]: V'
   std::byte* packing;
 
   ForwardScratch(const ChunkPlan& plan, BumpAllocator& memory);
@@ -97,13 +99,13 @@ struct ChunkSums {
 struct BackwardScratch {
   PreparedChunk chunk;
   ChunkSums sums;
-  float* d_state;              // [groups][Kp][kGroupStride]
-  float* state;                // [Kp][kGroupStride]
-  float *state_t, *d_state_t;  // [kGroup][ldk]
-  float* values;               // [C][kGroupStride]: V
-  float* fresh;                // [C][kGroupStride]: V'
-  float* fresh_t;              // [kGroup][ldc]
-  float* d_out;                // [2C][kGroupStride]: dO, then from row `padded` on dR
+  float* d_state;              // [groups][Kp][kColumnGroupStride]
+  float* state;                // [Kp][kColumnGroupStride]
+  float *state_t, *d_state_t;  // [kColumnGroup][ldk]
+  float* values;               // [C][kColumnGroupStride]: V
+  float* v_new;                // [C][kColumnGroupStride]: V'
+  float* v_new_t;              // [kColumnGroup][ldc]
+  float* d_out;                // [2C][kColumnGroupStride]: dO, then from row `padded` on dR
   float* column_sums;          // [C]
   std::byte* packing;          // for operands of bfloat16 products
 

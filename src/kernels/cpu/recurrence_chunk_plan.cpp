@@ -15,15 +15,15 @@ ChunkPlan::ChunkPlan(const RecurrenceInputs& in, const Execution& run)
       Kp(round_up(std::max<std::int64_t>(at.K, 1), kVectorPad)),
       ldk(Kp + kVectorPad),
       ldc(C + kVectorPad),
-      groups(ceil_div(at.V, kGroup)),
+      groups(ceil_div(at.V, kColumnGroup)),
       threads(thread_count(run.threads)),
       split(at.N * at.HV < 2 * std::int64_t{threads} && threads > 1 && groups > 1),
       bf16_products(wants_bf16_products(in, run)) {}
 
 std::int64_t ChunkPlan::packing_bytes() const {
   if (!bf16_products) return 0;
-  return std::max({bf16_product_scratch(2 * C, kGroup, Kp), bf16_product_scratch(Kp, kGroup, 2 * C),
-                   bf16_product_scratch(2 * C, Kp, kGroup)});
+  return std::max({bf16_product_scratch(2 * C, kColumnGroup, Kp), bf16_product_scratch(Kp, kColumnGroup, 2 * C),
+                   bf16_product_scratch(2 * C, Kp, kColumnGroup)});
 }
 
 ChunkUnit unit_of(const ChunkPlan& plan, std::int64_t index) {
@@ -52,9 +52,9 @@ PreparedChunk::PreparedChunk(const ChunkPlan& plan, BumpAllocator& memory)
 
 ForwardScratch::ForwardScratch(const ChunkPlan& plan, BumpAllocator& memory)
     : chunk(plan, memory),
-      state(memory.take<float>((plan.split ? 1 : plan.groups) * plan.Kp * kGroupStride)),
-      reads(memory.take<float>(2 * plan.C * kGroupStride)),
-      fresh(memory.take<float>(plan.C * kGroupStride)),
+      state(memory.take<float>((plan.split ? 1 : plan.groups) * plan.Kp * kColumnGroupStride)),
+      reads(memory.take<float>(2 * plan.C * kColumnGroupStride)),
+      v_new(memory.take<float>(plan.C * kColumnGroupStride)),
       packing(memory.take<std::byte>(plan.packing_bytes())) {}
 
 ChunkSums::ChunkSums(const ChunkPlan& plan, BumpAllocator& memory)
@@ -68,14 +68,14 @@ ChunkSums::ChunkSums(const ChunkPlan& plan, BumpAllocator& memory)
 BackwardScratch::BackwardScratch(const ChunkPlan& plan, BumpAllocator& memory)
     : chunk(plan, memory),
       sums(plan, memory),
-      d_state(memory.take<float>((plan.split ? 1 : plan.groups) * plan.Kp * kGroupStride)),
-      state(memory.take<float>(plan.Kp * kGroupStride)),
-      state_t(memory.take<float>(kGroup * plan.ldk)),
-      d_state_t(memory.take<float>(kGroup * plan.ldk)),
-      values(memory.take<float>(plan.C * kGroupStride)),
-      fresh(memory.take<float>(plan.C * kGroupStride)),
-      fresh_t(memory.take<float>(kGroup * plan.ldc)),
-      d_out(memory.take<float>(2 * plan.C * kGroupStride)),
+      d_state(memory.take<float>((plan.split ? 1 : plan.groups) * plan.Kp * kColumnGroupStride)),
+      state(memory.take<float>(plan.Kp * kColumnGroupStride)),
+      state_t(memory.take<float>(kColumnGroup * plan.ldk)),
+      d_state_t(memory.take<float>(kColumnGroup * plan.ldk)),
+      values(memory.take<float>(plan.C * kColumnGroupStride)),
+      v_new(memory.take<float>(plan.C * kColumnGroupStride)),
+      v_new_t(memory.take<float>(kColumnGroup * plan.ldc)),
+      d_out(memory.take<float>(2 * plan.C * kColumnGroupStride)),
       column_sums(memory.take<float>(plan.C)),
       packing(memory.take<std::byte>(plan.packing_bytes())) {}
 

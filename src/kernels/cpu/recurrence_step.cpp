@@ -107,18 +107,18 @@ void StepUnit(const ChunkPlan& plan, const RecurrenceInputs& in, const StateOf<f
   const auto v_size = static_cast<std::int64_t>(size_of(v_rows.dtype));
   const auto o_size = static_cast<std::int64_t>(size_of(o_rows.dtype));
   for (std::int64_t group = unit.group_begin; group < unit.group_end; ++group) {
-    const std::int64_t begin = group * kGroup;
+    const std::int64_t begin = group * kColumnGroup;
     const std::int64_t width = plan.width(group);
     const std::int64_t whole = width / kVectorPad * kVectorPad;
-    LoadRow(v_rows.row(0) + begin * v_rows.step * v_size, v_rows.dtype, v_rows.step, width, s.fresh,
+    LoadRow(v_rows.row(0) + begin * v_rows.step * v_size, v_rows.dtype, v_rows.step, width, s.v_new,
             plan.padded_width(group));
-    StepGroup(token, at.K, state.data + begin, state.row_step, whole, s.fresh, s.reads);
+    StepGroup(token, at.K, state.data + begin, state.row_step, whole, s.v_new, s.reads);
     if (whole < width) {
       // The last few columns, by way of a padded copy.
       const StateOf<const float> in_state{state.data, state.row_step, 1};
-      LoadState(in_state, at.K, at.K, begin + whole, width - whole, kVectorPad, s.state, kGroupStride);
-      StepGroup(token, at.K, s.state, kGroupStride, kVectorPad, s.fresh + whole, s.reads + whole);
-      StoreState(state, at.K, begin + whole, width - whole, s.state, kGroupStride);
+      LoadState(in_state, at.K, at.K, begin + whole, width - whole, kVectorPad, s.state, kColumnGroupStride);
+      StepGroup(token, at.K, s.state, kColumnGroupStride, kVectorPad, s.v_new + whole, s.reads + whole);
+      StoreState(state, at.K, begin + whole, width - whole, s.state, kColumnGroupStride);
     }
     StoreRow(o_rows.row(0) + begin * o_rows.step * o_size, o_rows.dtype, o_rows.step, width, s.reads);
   }

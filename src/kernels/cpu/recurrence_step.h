@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-#include "kernels/kernels.h"
+#include "kernels/recurrence.h"
 
 namespace qdelta::cpu {
 

@@ -31,8 +31,8 @@
 namespace qdelta::cpu {
 namespace {
 
-constexpr std::int64_t kTile = 16;    // channels that go through time together
-constexpr std::int64_t kGroup = 128;  // channels whose sums over channels are one partial sum
+constexpr std::int64_t kTile = 16;           // channels that go through time together
+constexpr std::int64_t kChannelGroup = 128;  // channels whose sums over channels are one partial sum
 constexpr std::int64_t kMostSpans = 16;
 
 template <class Float>
@@ -45,18 +45,18 @@ using Input = Matrix<const float>;
 using Output = Matrix<float>;
 
 // The inputs as the loops read them. States are [N][D].
-struct Scan {
+struct ScanArgs {
   Input x, dt, B, C, z;
   const float *A_log = nullptr, *skip = nullptr, *dt_bias = nullptr;
   std::int64_t D = 0, N = 0;
 };
 
 // Rows of one sequence, for some channels.
-struct Walk {
+struct ScanUnit {
   Output y;
   const float* h0 = nullptr;      // null: zeros
-  float* ht = nullptr;            // null: not kept
-  float* chunk_states = nullptr;  // null: not kept
+  float* ht = nullptr;            // null: not wanted
+  float* chunk_states = nullptr;  // null: not wanted
   std::int64_t begin = 0, end = 0;
   std::int64_t first_channel = 0, last_channel = 0;
 };
@@ -66,7 +66,7 @@ struct BackwardScratch {
   float* before;  // [kScanChunk][N][kTile]: the states before each token
   float* decay;   // likewise
   float* sums;    // [kScanChunk][2 N][kTile]: dB and dC, lane by lane
-  float* G;       // [kGroup / kTile][N][kTile]
+  float* G;       // [kChannelGroup / kTile][N][kTile]
 };
 
 struct Gradients {
@@ -92,7 +92,7 @@ HWY_INLINE Vector Softplus(Vector v) {
 }
 
 // A of a tile, state by state.
-void LoadDecays(const Scan& s, std::int64_t c0, std::int64_t width, float* A) {
+void LoadDecays(const ScanArgs& s, std::int64_t c0, std::int64_t width, float* A) {
   const Floats d;
   for (std::int64_t n = 0; n < s.N; ++n) {
     float* row = A + n * kTile;
@@ -103,26 +103,26 @@ void LoadDecays(const Scan& s, std::int64_t c0, std::int64_t width, float* A) {
 }
 
 // The state [N][D] of a tile to [N][kTile] and back.
-void LoadState(const Scan& s, const float* state, std::int64_t c0, std::int64_t width, float* h) {
+void LoadState(const ScanArgs& s, const float* state, std::int64_t c0, std::int64_t width, float* h) {
   for (std::int64_t n = 0; n < s.N; ++n) {
     for (std::int64_t i = 0; i < width; ++i) h[n * kTile + i] = state == nullptr ? 0.0F : state[n * s.D + c0 + i];
   }
 }
-void StoreState(const Scan& s, const float* h, std::int64_t c0, std::int64_t width, float* state) {
+void StoreState(const ScanArgs& s, const float* h, std::int64_t c0, std::int64_t width, float* state) {
   for (std::int64_t n = 0; n < s.N; ++n) std::copy_n(h + n * kTile, width, state + n * s.D + c0);
 }
 
-void ScanForward(const Scan& s, const Walk& w) {
+void ScanForward(const ScanArgs& s, const ScanUnit& unit) {
   const Floats d;
   HWY_ALIGN float A[kMaxScanStates * kTile];
   HWY_ALIGN float h[kMaxScanStates * kTile];
-  for (std::int64_t c0 = w.first_channel; c0 < w.last_channel; c0 += kTile) {
-    const std::int64_t width = std::min(kTile, w.last_channel - c0);
+  for (std::int64_t c0 = unit.first_channel; c0 < unit.last_channel; c0 += kTile) {
+    const std::int64_t width = std::min(kTile, unit.last_channel - c0);
     LoadDecays(s, c0, width, A);
-    LoadState(s, w.h0, c0, width, h);
-    for (std::int64_t t = w.begin; t < w.end; ++t) {
-      if (w.chunk_states != nullptr && t % kScanChunk == 0) {
-        StoreState(s, h, c0, width, w.chunk_states + t / kScanChunk * s.N * s.D);
+    LoadState(s, unit.h0, c0, width, h);
+    for (std::int64_t t = unit.begin; t < unit.end; ++t) {
+      if (unit.chunk_states != nullptr && t % kScanChunk == 0) {
+        StoreState(s, h, c0, width, unit.chunk_states + t / kScanChunk * s.N * s.D);
       }
       const float* B = s.B.row(t);
       const float* C = s.C.row(t);
@@ -142,15 +142,15 @@ void ScanForward(const Scan& s, const Walk& w) {
           const Vector z = LoadN(s.z.row(t) + c0 + i, count);
           p = hn::Mul(p, hn::Mul(z, Sigmoid(z)));
         }
-        StoreN(p, w.y.row(t) + c0 + i, count);
+        StoreN(p, unit.y.row(t) + c0 + i, count);
       });
     }
-    if (w.ht != nullptr) StoreState(s, h, c0, width, w.ht);
+    if (unit.ht != nullptr) StoreState(s, h, c0, width, unit.ht);
   }
 }
 
 // Rows [begin, end) of one chunk and one sequence, for a tile: the states before each token, and the decays.
-void Replay(const Scan& s, const float* A, float* h, std::int64_t begin, std::int64_t end, std::int64_t c0,
+void Replay(const ScanArgs& s, const float* A, float* h, std::int64_t begin, std::int64_t end, std::int64_t c0,
             std::int64_t width, const BackwardScratch& scratch) {
   const Floats d;
   for (std::int64_t t = begin; t < end; ++t) {
@@ -173,7 +173,7 @@ void Replay(const Scan& s, const float* A, float* h, std::int64_t begin, std::in
 }
 
 // The same rows backwards. dA, like G, is [N][kTile].
-void Reverse(const Scan& s, const Gradients& g, const float* A, float* G, float* dA, std::int64_t begin,
+void Reverse(const ScanArgs& s, const Gradients& g, const float* A, float* G, float* dA, std::int64_t begin,
              std::int64_t end, std::int64_t c0, std::int64_t width, const BackwardScratch& scratch) {
   const Floats d;
   const Vector one = hn::Set(d, 1.0F);
@@ -236,8 +236,9 @@ void Reverse(const Scan& s, const Gradients& g, const float* A, float* G, float*
 }
 
 // One sequence, rows [begin, end), for the channels of a group.
-void ScanBackward(const Scan& s, const Gradients& g, std::int64_t begin, std::int64_t end, std::int64_t first_channel,
-                  std::int64_t last_channel, const float* h0, const BackwardScratch& scratch) {
+void ScanBackward(const ScanArgs& s, const Gradients& g, std::int64_t begin, std::int64_t end,
+                  std::int64_t first_channel, std::int64_t last_channel, const float* h0,
+                  const BackwardScratch& scratch) {
   HWY_ALIGN float A[kMaxScanStates * kTile];
   HWY_ALIGN float h[kMaxScanStates * kTile];
   HWY_ALIGN float dA[kMaxScanStates * kTile];
@@ -289,7 +290,7 @@ Input input(const ConstTensorView& view) { return {floats(view), view.step(0)}; 
 Output output(const TensorView& view) { return {floats(view), view.step(0)}; }
 
 template <class Inputs>
-Scan scan_of(const Inputs& in) {
+ScanArgs scan_args(const Inputs& in) {
   return {input(in.x),      input(in.dt),    input(in.B),        input(in.C),    input(in.z),
           floats(in.A_log), floats(in.skip), floats(in.dt_bias), in.x.extent(1), in.A_log.extent(1)};
 }
@@ -325,9 +326,9 @@ struct BackwardMemory {
     narrow_size = in.x.extent(0) * 2 * N;
     before_size = kScanChunk * N * kTile;
     sums_size = 2 * before_size;
-    G_size = N * kGroup;
+    G_size = N * kChannelGroup;
     parameters = memory.take<float>(spans * parameters_size);
-    narrow = memory.take<float>(ceil_div(D, kGroup) * narrow_size);
+    narrow = memory.take<float>(ceil_div(D, kChannelGroup) * narrow_size);
     before = memory.take<float>(threads * before_size);
     decay = memory.take<float>(threads * before_size);
     sums = memory.take<float>(threads * sums_size);
@@ -342,7 +343,7 @@ struct BackwardMemory {
 // dB and dC: the groups' sums, in order.
 void add_groups(const Device& device, const SelectiveScanBackward& args, const BackwardMemory& memory) {
   const std::int64_t N = args.in.A_log.extent(1);
-  const std::int64_t groups = ceil_div(args.in.x.extent(1), kGroup);
+  const std::int64_t groups = ceil_div(args.in.x.extent(1), kChannelGroup);
   constexpr std::int64_t kRows = 64;
   const std::int64_t rows = args.in.x.extent(0);
   parallel_for(ceil_div(rows, kRows), thread_count(device.threads), [&](std::int64_t block, int /*worker*/) {
@@ -375,29 +376,29 @@ void add_spans(const SelectiveScanBackward& args, const BackwardMemory& memory, 
 }  // namespace
 
 void selective_scan_forward(const Device& device, const SelectiveScanForward& args) {
-  const Scan scan = scan_of(args.in);
-  const std::int64_t groups = ceil_div(scan.D, kGroup);
+  const ScanArgs scan = scan_args(args.in);
+  const std::int64_t groups = ceil_div(scan.D, kChannelGroup);
   const auto sequences = static_cast<std::int64_t>(args.in.offsets.size()) - 1;
   const auto run = scan_forward();
   parallel_for(sequences * groups, thread_count(device.threads), [&](std::int64_t index, int /*worker*/) {
     const std::int64_t n = index / groups;
-    const std::int64_t first = index % groups * kGroup;
+    const std::int64_t first = index % groups * kChannelGroup;
     run(scan, {output(args.y), state_of(args.in.h0, n), state_of(args.ht, n), state_of(args.chunk_states, 0),
                args.in.offsets[static_cast<std::size_t>(n)], args.in.offsets[static_cast<std::size_t>(n) + 1], first,
-               std::min(scan.D, first + kGroup)});
+               std::min(scan.D, first + kChannelGroup)});
   });
 }
 
 void selective_scan_step(const Device& device, const SelectiveScanStep& args) {
-  const Scan scan = scan_of(args);
-  const std::int64_t groups = ceil_div(scan.D, kGroup);
+  const ScanArgs scan = scan_args(args);
+  const std::int64_t groups = ceil_div(scan.D, kChannelGroup);
   const auto* index = reinterpret_cast<const std::int64_t*>(args.index.data);
   const auto run = scan_forward();
   parallel_for(args.x.extent(0) * groups, thread_count(device.threads), [&](std::int64_t unit, int /*worker*/) {
     const std::int64_t row = unit / groups;
-    const std::int64_t first = unit % groups * kGroup;
+    const std::int64_t first = unit % groups * kChannelGroup;
     float* state = state_of(args.states, index == nullptr ? row : index[row]);
-    run(scan, {output(args.y), state, state, nullptr, row, row + 1, first, std::min(scan.D, first + kGroup)});
+    run(scan, {output(args.y), state, state, nullptr, row, row + 1, first, std::min(scan.D, first + kChannelGroup)});
   });
 }
 
@@ -409,8 +410,8 @@ std::size_t selective_scan_backward_workspace(const Device& device, const Select
 }
 
 void selective_scan_backward(const Device& device, const SelectiveScanBackward& args, std::span<std::byte> workspace) {
-  const Scan scan = scan_of(args.in);
-  const std::int64_t groups = ceil_div(scan.D, kGroup);
+  const ScanArgs scan = scan_args(args.in);
+  const std::int64_t groups = ceil_div(scan.D, kChannelGroup);
   const std::vector<std::int64_t> first_of = spans_of(args.in.offsets);
   const auto spans = static_cast<std::int64_t>(first_of.size()) - 1;
   const int threads = thread_count(device.threads);
@@ -421,7 +422,7 @@ void selective_scan_backward(const Device& device, const SelectiveScanBackward& 
   parallel_for(spans * groups, threads, [&](std::int64_t index, int worker) {
     const std::int64_t span = index / groups;
     const std::int64_t group = index % groups;
-    const std::int64_t first = group * kGroup;
+    const std::int64_t first = group * kChannelGroup;
     for (std::int64_t n = first_of[static_cast<std::size_t>(span)]; n < first_of[static_cast<std::size_t>(span) + 1];
          ++n) {
       const Gradients gradients{input(args.dy),
@@ -434,7 +435,7 @@ void selective_scan_backward(const Device& device, const SelectiveScanBackward& 
                                 memory.parameters + span * memory.parameters_size,
                                 memory.narrow + group * memory.narrow_size};
       run(scan, gradients, args.in.offsets[static_cast<std::size_t>(n)],
-          args.in.offsets[static_cast<std::size_t>(n) + 1], first, std::min(scan.D, first + kGroup),
+          args.in.offsets[static_cast<std::size_t>(n) + 1], first, std::min(scan.D, first + kChannelGroup),
           state_of(args.in.h0, n), memory.of(worker));
     }
   });

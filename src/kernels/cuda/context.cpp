@@ -43,7 +43,7 @@ Context::Context(int ordinal) : Context() {
          "this build has no code for GPU {} ({}, compute capability {}.{}); see QDELTA_CUDA_ARCHITECTURES", ordinal,
          name_, major, minor);
   }
-  QDELTA_CUDA(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, ordinal));
+  QDELTA_CUDA(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, ordinal));
   QDELTA_CUDA(cudaDeviceGetAttribute(&shared_memory_, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal));
   QDELTA_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   QDELTA_CUDA(cublasLtCreate(&matrix_));

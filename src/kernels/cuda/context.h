@@ -40,7 +40,7 @@ class Context {
   [[nodiscard]] cublasLtHandle_t matrix() const { return matrix_; }
   [[nodiscard]] std::span<std::byte> matrix_workspace() const { return {matrix_workspace_, kMatrixWorkspace}; }
   [[nodiscard]] MatrixPlans& matrix_plans() const { return *matrix_plans_; }
-  [[nodiscard]] int processors() const { return processors_; }
+  [[nodiscard]] int sm_count() const { return sm_count_; }
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] int shared_memory() const { return shared_memory_; }  // bytes a block may have, opted in
   // Memory for the partial sums of one op, at least `bytes`; the next op may use the same. Grows when a shape is new.
@@ -53,7 +53,7 @@ class Context {
   static constexpr std::size_t kMatrixWorkspace = std::size_t{32} << 20;
 
   int ordinal_ = 0;
-  int processors_ = 0;
+  int sm_count_ = 0;
   int shared_memory_ = 0;
   std::string name_;
   cudaStream_t stream_ = nullptr;

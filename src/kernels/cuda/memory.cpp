@@ -69,16 +69,16 @@ std::byte* allocate(std::size_t bytes) {
 
 void release(std::byte* data) noexcept { cudaFree(data); }
 
-void copy_in(const Context& context, void* to, const void* host, std::size_t bytes) {
+void upload(const Context& context, void* to, const void* host, std::size_t bytes) {
   QDELTA_CUDA(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, context.stream()));
 }
 
-void copy_out(const Context& context, void* host, const void* from, std::size_t bytes) {
+void download(const Context& context, void* host, const void* from, std::size_t bytes) {
   QDELTA_CUDA(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, context.stream()));
   context.synchronize();
 }
 
-void copy_within(const Context& context, void* to, const void* from, std::size_t bytes) {
+void copy_on_device(const Context& context, void* to, const void* from, std::size_t bytes) {
   QDELTA_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, context.stream()));
 }
 
@@ -86,6 +86,6 @@ void clear(const Context& context, void* data, std::size_t bytes) {
   if (bytes > 0) QDELTA_CUDA(cudaMemsetAsync(data, 0, bytes, context.stream()));
 }
 
-void wait(const Context& context) { context.synchronize(); }
+void synchronize(const Context& context) { context.synchronize(); }
 
 }  // namespace qdelta::cuda

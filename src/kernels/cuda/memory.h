@@ -17,10 +17,10 @@ void use_in_this_thread(const Context& context);
 
 [[nodiscard]] std::byte* allocate(std::size_t bytes);
 void release(std::byte* data) noexcept;
-void copy_in(const Context& context, void* to, const void* host, std::size_t bytes);
-void copy_out(const Context& context, void* host, const void* from, std::size_t bytes);
-void copy_within(const Context& context, void* to, const void* from, std::size_t bytes);
+void upload(const Context& context, void* to, const void* host, std::size_t bytes);
+void download(const Context& context, void* host, const void* from, std::size_t bytes);
+void copy_on_device(const Context& context, void* to, const void* from, std::size_t bytes);
 void clear(const Context& context, void* data, std::size_t bytes);
-void wait(const Context& context);
+void synchronize(const Context& context);
 
 }  // namespace qdelta::cuda

@@ -124,8 +124,8 @@ struct Plan {
   std::int64_t slots;
   const RuleTraits& traits;
 
-  // `kept` has the matrices and factors; null: they are in the workspace.
-  Plan(const RecurrenceInputs& in, bool bf16_operands, bool backward, BumpAllocator& memory, std::byte* kept)
+  // `saved` has the matrices and factors; null: they are in the workspace.
+  Plan(const RecurrenceInputs& in, bool bf16_operands, bool backward, BumpAllocator& memory, std::byte* saved)
       : at(in, kChunk), bf16(bf16_operands), slots(at.total_chunks * at.HV), traits(traits_of(in.rule)) {
     dims.heads = static_cast<int>(at.H);
     dims.value_heads = static_cast<int>(at.HV);
@@ -142,8 +142,8 @@ struct Plan {
       chunks.first = memory.take<std::int64_t>(at.N + 1);
       chunks.owner = memory.take<std::int32_t>(at.total_chunks);
     }
-    BumpAllocator elsewhere(kept);
-    prepared = take_prepared(traits, slots, backward || kept != nullptr, kept == nullptr ? memory : elsewhere);
+    BumpAllocator elsewhere(saved);
+    prepared = take_prepared(traits, slots, backward || saved != nullptr, saved == nullptr ? memory : elsewhere);
   }
 
   // The parts of a matrix take as much as float32, in either type.
@@ -227,13 +227,13 @@ void check_space(std::string_view name, std::span<const std::byte> space, std::s
   require(needed == 0 || reinterpret_cast<std::uintptr_t>(space.data()) % alignment == 0,
           "{} does not start at a multiple of {} bytes", name, alignment);
 }
-// Null: nothing is to be kept.
-std::byte* place_of_kept(const RecurrenceForward& args) { return args.kept.empty() ? nullptr : args.kept.data(); }
+// Null: nothing is to be saved.
+std::byte* saved_memory(const RecurrenceForward& args) { return args.saved.empty() ? nullptr : args.saved.data(); }
 void check_workspace(std::span<const std::byte> workspace, std::size_t needed) {
   check_space("the workspace", workspace, needed, kWorkspaceAlignment);
 }
-void check_kept(std::span<const std::byte> kept, Rule rule, std::int64_t slots) {
-  if (!kept.empty()) check_space("what is kept", kept, recurrence_chunk_kept(rule, slots), kAlignment);
+void check_saved(std::span<const std::byte> saved, Rule rule, std::int64_t slots) {
+  if (!saved.empty()) check_space("saved", saved, recurrence_chunk_saved_bytes(rule, slots), kAlignment);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -241,10 +241,10 @@ void check_kept(std::span<const std::byte> kept, Rule rule, std::int64_t slots) 
 
 struct BackwardPlan {
   static bool narrow(const RecurrenceBackward& args) { return bf16_operands(args.in) && args.d_o.dtype == DType::bf16; }
-  // What the forward kept, where it worked with operands of the same type. It is only read.
+  // What the forward saved, where it worked with operands of the same type. It is only read.
   static std::byte* takes_over(const RecurrenceBackward& args) {
-    const bool usable = !args.kept.empty() && narrow(args) == bf16_operands(args.in);
-    return usable ? const_cast<std::byte*>(args.kept.data()) : nullptr;
+    const bool usable = !args.saved.empty() && narrow(args) == bf16_operands(args.in);
+    return usable ? const_cast<std::byte*>(args.saved.data()) : nullptr;
   }
 
   BumpAllocator memory;
@@ -290,11 +290,11 @@ void allow_shared_memory(const Context& context, const void* kernel, int bytes) 
 std::size_t recurrence_chunk_workspace(const RecurrenceForward& args) {
   check_call(args, RecurrenceLayout(args.in, kChunk));
   BumpAllocator memory(nullptr);
-  (void)Plan(args.in, bf16_operands(args.in), false, memory, place_of_kept(args));
+  (void)Plan(args.in, bf16_operands(args.in), false, memory, saved_memory(args));
   return memory.used();
 }
 
-std::size_t recurrence_chunk_kept(Rule rule, std::int64_t chunks) {
+std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks) {
   BumpAllocator memory(nullptr);
   (void)Plan::take_prepared(traits_of(rule), chunks, true, memory);
   return memory.used();
@@ -308,8 +308,8 @@ std::size_t recurrence_chunk_workspace(const RecurrenceBackward& args) {
 void recurrence_chunk_forward(const Context& context, const RecurrenceForward& args, std::span<std::byte> workspace) {
   check_workspace(workspace, recurrence_chunk_workspace(args));
   BumpAllocator memory(workspace.data());
-  const Plan plan(args.in, bf16_operands(args.in), false, memory, place_of_kept(args));
-  check_kept(args.kept, args.in.rule, plan.slots);
+  const Plan plan(args.in, bf16_operands(args.in), false, memory, saved_memory(args));
+  check_saved(args.saved, args.in.rule, plan.slots);
   if (plan.at.N == 0) return;
   plan.locate(context, args.in);
   plan.prepare(context, args.in);
@@ -324,7 +324,7 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
   check_workspace(workspace, recurrence_chunk_workspace(args));
   const BackwardPlan work(args, workspace.data());
   const Plan& plan = work.plan;
-  check_kept(args.kept, args.in.rule, plan.slots);
+  check_saved(args.saved, args.in.rule, plan.slots);
   if (plan.at.N == 0) return;
   plan.locate(context, args.in);
   if (BackwardPlan::takes_over(args) == nullptr) plan.prepare(context, args.in);
@@ -332,7 +332,7 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
   // The states and V', which is made on the way to them. Where the caller has the states, V' can be made from them: for
   // all chunks at once where sequences are too few to fill the GPU, or else on the way back.
   ForwardScanArgs forward = plan.forward_scan(args.in);
-  const bool walks_fill = plan.at.N * plan.at.HV * plan.dims.blocks >= 2 * std::int64_t{context.processors()};
+  const bool walks_fill = plan.at.N * plan.at.HV * plan.dims.blocks >= 2 * std::int64_t{context.sm_count()};
   const bool fresh_on_the_way_back = args.chunk_states && walks_fill;
   forward.fresh = work.fresh;
   if (!args.chunk_states) {

@@ -1,4 +1,4 @@
-// The chunkwise recurrence on the GPU, for every rule. The contracts are those of kernels.h, with these differences:
+// The chunkwise recurrence on the GPU, for every rule. The contracts are those of recurrence.h, with these differences:
 //
 // - All views and the workspace are device memory (the workspace from a multiple of 256 bytes on); cu_seqlens stays on
 //   the host. Everything is queued on the context's stream; without cu_seqlens a call can be captured in a graph.
@@ -6,7 +6,7 @@
 // - Chunks have 64 tokens: run.chunk is 0 or 64.
 // - chunk_states may be bf16.
 // - K is at most 256.
-// - What is kept for the backward are the matrices and factors of the chunks (recurrence_chunk_prepare.cu). Where q, k
+// - What is saved for the backward are the matrices and factors of the chunks (recurrence_chunk_prepare.cu). Where q, k
 //   and v are bf16 and d_o is not, the backward has no use for it.
 //
 // Where q, k, v (and d_o) are all bf16 and the rows are normalised, the operands of matrix products are bf16 and
@@ -18,7 +18,7 @@
 #include <span>
 
 #include "kernels/cuda/context.h"
-#include "kernels/kernels.h"
+#include "kernels/recurrence.h"
 
 namespace qdelta::cuda {
 
@@ -27,6 +27,6 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
 
 [[nodiscard]] std::size_t recurrence_chunk_workspace(const RecurrenceForward& args);
 [[nodiscard]] std::size_t recurrence_chunk_workspace(const RecurrenceBackward& args);
-[[nodiscard]] std::size_t recurrence_chunk_kept(Rule rule, std::int64_t chunks);
+[[nodiscard]] std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks);
 
 }  // namespace qdelta::cuda

@@ -266,7 +266,7 @@ void launch_width(const Context& context, const typename Walk::Args& args) {
   const std::int64_t blocks = Walk::walks(args) * args.dims.value_heads * args.dims.blocks;
   if constexpr (kIsBf16<E>) {
     constexpr int kMemory = 2 * ScanTiles<E, kKeys>::kStageBytes;
-    if (blocks <= context.processors() && context.shared_memory() >= kMemory && Walk::takes_two_stages(args))
+    if (blocks <= context.sm_count() && context.shared_memory() >= kMemory && Walk::takes_two_stages(args))
       return launch_stages<Walk, E, kKeys, 2>(context, args, blocks);
   }
   launch_stages<Walk, E, kKeys, 1>(context, args, blocks);

@@ -9,40 +9,39 @@
 // for every element that is loaded, all of them needed by the recurrence itself. Longer blocks (recurrence_chunk.cpp)
 // do more arithmetic between tokens and gain nothing while a tile stays in the nearest cache.
 //
-// The decay is not multiplied into the state at every block: what is kept is S / fold, and only when fold gets small is
-// it multiplied in.
-#include "kernels/cpu/recurrence_walk.h"
+// The decay is not multiplied into the state at every block: what is stored is S / fold, and only when fold gets small
+// is it multiplied in.
+#include "kernels/cpu/recurrence_blocked.h"
 
 #include "core/threads.h"
 #include "kernels/cpu/recurrence_chunk.h"
 
-#ifndef QDELTA_KERNELS_CPU_RECURRENCE_WALK_ONCE
-#define QDELTA_KERNELS_CPU_RECURRENCE_WALK_ONCE
+#ifndef QDELTA_KERNELS_CPU_RECURRENCE_BLOCKED_ONCE
+#define QDELTA_KERNELS_CPU_RECURRENCE_BLOCKED_ONCE
 namespace qdelta::cpu {
 
-inline constexpr int kBlock = kWalkBlock;
-inline constexpr int kMostHeads = 4;    // walked side by side
+inline constexpr int kMostHeads = 4;    // that a thread advances side by side
 inline constexpr int kTokensAhead = 8;  // so long before their turn rows are asked for
 
 // What one thread works on: all tokens of some heads of a sequence, columns [begin, end).
-struct Walk {
+struct BlockedUnit {
   std::int64_t sequence, head, heads, begin, end;
 };
 
-struct WalkScratch {
+struct BlockedScratch {
   std::int64_t ld;          // of q and k
   std::int64_t state_size;  // of one head
-  float *q, *k;             // [kBlock][ld]
-  float *v, *o;             // [kBlock][kGroup]
+  float *q, *k;             // [kRecurrenceBlock][ld]
+  float *v, *o;             // [kRecurrenceBlock][kColumnGroup]
   float* states;            // [heads][columns / tile][Kp][tile]
 
-  WalkScratch(const ChunkPlan& plan, std::int64_t heads, BumpAllocator& memory)
+  BlockedScratch(const ChunkPlan& plan, std::int64_t heads, BumpAllocator& memory)
       : ld(plan.ldk),
-        state_size(plan.Kp * (plan.split ? kGroup : plan.groups * kGroup)),
-        q(memory.take<float>(kBlock * ld)),
-        k(memory.take<float>(kBlock * ld)),
-        v(memory.take<float>(kBlock * kGroup)),
-        o(memory.take<float>(kBlock * kGroup)),
+        state_size(plan.Kp * (plan.split ? kColumnGroup : plan.groups * kColumnGroup)),
+        q(memory.take<float>(kRecurrenceBlock * ld)),
+        k(memory.take<float>(kRecurrenceBlock * ld)),
+        v(memory.take<float>(kRecurrenceBlock * kColumnGroup)),
+        o(memory.take<float>(kRecurrenceBlock * kColumnGroup)),
         states(memory.take<float>(heads * state_size)) {}
 };
 
@@ -50,7 +49,7 @@ struct WalkScratch {
 #endif
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/recurrence_walk.cpp"
+#define HWY_TARGET_INCLUDE "kernels/cpu/recurrence_blocked.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h:
 #include <hwy/highway.h>
@@ -92,7 +91,7 @@ class RowsToCome {
     const std::byte* data;
     std::int64_t bytes;
   };
-  Row rows_[4 * kBlock * kMostHeads]{};
+  Row rows_[4 * kRecurrenceBlock * kMostHeads]{};
   std::int64_t count_ = 0, at_ = 0, per_call_ = 0;
 };
 
@@ -119,10 +118,10 @@ HWY_INLINE void SumsOfLanes(const Vector* v, float* HWY_RESTRICT sums) {
 // Products of the rows of a block, four by four as they are summed up. What is written as four is read as four or one
 // by one: the processor forwards no other reads of memory just written.
 struct Gram {
-  HWY_ALIGN float qq[kBlock];  // q_i.q_i
-  HWY_ALIGN float kk[kBlock];  // k_i.k_i
-  HWY_ALIGN float keys[8];     // k_i.k_j, j < i
-  HWY_ALIGN float reads[12];   // q_i.k_j, j <= i
+  HWY_ALIGN float qq[kRecurrenceBlock];  // q_i.q_i
+  HWY_ALIGN float kk[kRecurrenceBlock];  // k_i.k_i
+  HWY_ALIGN float keys[8];               // k_i.k_j, j < i
+  HWY_ALIGN float reads[12];             // q_i.k_j, j <= i
 
   static constexpr int key(int i, int j) { return i * (i - 1) / 2 + j; }
   static constexpr int read(int i, int j) { return i * (i + 1) / 2 + j; }
@@ -133,8 +132,8 @@ HWY_INLINE void GramOf(const float* q, std::int64_t q_step, const float* k, std:
                        float* q_copy, float* k_copy, std::int64_t ld, Gram& gram) {
   const Floats d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  Vector qq[kBlock];
-  Vector kk[kBlock];
+  Vector qq[kRecurrenceBlock];
+  Vector kk[kRecurrenceBlock];
   Vector keys[8];
   Vector reads[12];
   for (Vector& sum : qq) sum = hn::Zero(d);
@@ -142,13 +141,13 @@ HWY_INLINE void GramOf(const float* q, std::int64_t q_step, const float* k, std:
   for (Vector& sum : keys) sum = hn::Zero(d);
   for (Vector& sum : reads) sum = hn::Zero(d);
   for (std::int64_t n = 0; n < padded; n += lanes) {
-    Vector key[kBlock];
-    for (int j = 0; j < kBlock; ++j) {
+    Vector key[kRecurrenceBlock];
+    for (int j = 0; j < kRecurrenceBlock; ++j) {
       key[j] = hn::LoadU(d, k + j * k_step + n);
       hn::Store(key[j], d, k_copy + j * ld + n);
       kk[j] = hn::MulAdd(key[j], key[j], kk[j]);
     }
-    for (int i = 0; i < kBlock; ++i) {
+    for (int i = 0; i < kRecurrenceBlock; ++i) {
       const Vector query = hn::LoadU(d, q + i * q_step + n);
       hn::Store(query, d, q_copy + i * ld + n);
       qq[i] = hn::MulAdd(query, query, qq[i]);
@@ -164,15 +163,15 @@ HWY_INLINE void GramOf(const float* q, std::int64_t q_step, const float* k, std:
 
 // The factors that normalise the rows of a block.
 struct BlockNorms {
-  HWY_ALIGN float q[kBlock];
-  HWY_ALIGN float k[kBlock];
+  HWY_ALIGN float q[kRecurrenceBlock];
+  HWY_ALIGN float k[kRecurrenceBlock];
 };
 
 HWY_INLINE void NormsOf(const Gram& gram, BlockNorms& norms) {
-  const hn::CappedTag<float, kBlock> d;
+  const hn::CappedTag<float, kRecurrenceBlock> d;
   const auto epsilon = hn::Set(d, static_cast<float>(kNormEpsilon));
   const auto one = hn::Set(d, 1.0F);
-  for (std::size_t i = 0; i < kBlock; i += hn::Lanes(d)) {
+  for (std::size_t i = 0; i < kRecurrenceBlock; i += hn::Lanes(d)) {
     hn::Store(hn::Div(one, hn::Sqrt(hn::Add(hn::Load(d, gram.qq + i), epsilon))), d, norms.q + i);
     hn::Store(hn::Div(one, hn::Sqrt(hn::Add(hn::Load(d, gram.kk + i), epsilon))), d, norms.k + i);
   }
@@ -181,17 +180,18 @@ HWY_INLINE void NormsOf(const Gram& gram, BlockNorms& norms) {
 // The products of the rows of the tokens from `first` on, which are left packed, and their norms. Tokens beyond the end
 // are zero vectors.
 HWY_INLINE void PackRows(const ChunkPlan& plan, const RecurrenceInputs& in, std::int64_t sequence, std::int64_t head,
-                         std::int64_t first, std::int64_t rows, const WalkScratch& s, Gram& gram, BlockNorms& norms) {
+                         std::int64_t first, std::int64_t rows, const BlockedScratch& s, Gram& gram,
+                         BlockNorms& norms) {
   const RecurrenceLayout& at = plan.at;
   const InRows q = at.rows(in.q, sequence, at.q_head(head));
   const InRows k = at.rows(in.k, sequence, at.q_head(head));
   if (q.dtype == DType::f32 && k.dtype == DType::f32 && q.step == 1 && k.step == 1 && at.K == plan.Kp &&
-      rows == kBlock) {
+      rows == kRecurrenceBlock) {
     constexpr auto kSize = static_cast<std::int64_t>(sizeof(float));
     GramOf(reinterpret_cast<const float*>(q.row(first)), q.token_bytes / kSize,
            reinterpret_cast<const float*>(k.row(first)), k.token_bytes / kSize, plan.Kp, s.q, s.k, s.ld, gram);
   } else {
-    for (std::int64_t r = 0; r < kBlock; ++r) {
+    for (std::int64_t r = 0; r < kRecurrenceBlock; ++r) {
       if (r < rows) {
         LoadRow(q.row(first + r), q.dtype, q.step, at.K, s.q + r * s.ld, plan.Kp);
         LoadRow(k.row(first + r), k.dtype, k.step, at.K, s.k + r * s.ld, plan.Kp);
@@ -203,8 +203,8 @@ HWY_INLINE void PackRows(const ChunkPlan& plan, const RecurrenceInputs& in, std:
     GramOf(s.q, s.ld, s.k, s.ld, plan.Kp, s.q, s.k, s.ld, gram);
   }
   if (!in.qk_l2norm) {
-    std::fill_n(norms.q, kBlock, 1.0F);
-    std::fill_n(norms.k, kBlock, 1.0F);
+    std::fill_n(norms.q, kRecurrenceBlock, 1.0F);
+    std::fill_n(norms.k, kRecurrenceBlock, 1.0F);
     return;
   }
   // Rows are multiplied as they are and the factors that normalise them applied to the results, except for rows so long
@@ -218,7 +218,7 @@ HWY_INLINE void PackRows(const ChunkPlan& plan, const RecurrenceInputs& in, std:
     factor = 1.0F;
     all_moderate = false;
   };
-  for (int i = 0; i < kBlock; ++i) {
+  for (int i = 0; i < kRecurrenceBlock; ++i) {
     shorten(gram.qq[i], s.q + i * s.ld, norms.q[i]);
     shorten(gram.kk[i], s.k + i * s.ld, norms.k[i]);
   }
@@ -230,22 +230,22 @@ HWY_INLINE void PackRows(const ChunkPlan& plan, const RecurrenceInputs& in, std:
 struct Block {
   const float *q, *k;  // rows `ld` apart
   std::int64_t ld;
-  float correct[kBlock][kBlock];  // -erase_i Gamma_ij ((k_i + mix_i q_i).k_j), j < i
-  float attend[kBlock][kBlock];   // scale Gamma_ij (q_i.k_j), j <= i
-  float write[kBlock];
-  float from_k[kBlock];      // -erase_i gamma_i fold
-  float from_kq[kBlock];     // -erase_i mix_i gamma_i fold
-  float from_q[kBlock];      // scale gamma_i fold
-  float into_state[kBlock];  // Gamma_3j / fold after the block
-  float shrink;              // what the state is multiplied by; 1 nearly always
+  float correct[kRecurrenceBlock][kRecurrenceBlock];  // -erase_i Gamma_ij ((k_i + mix_i q_i).k_j), j < i
+  float attend[kRecurrenceBlock][kRecurrenceBlock];   // scale Gamma_ij (q_i.k_j), j <= i
+  float write[kRecurrenceBlock];
+  float from_k[kRecurrenceBlock];      // -erase_i gamma_i fold
+  float from_kq[kRecurrenceBlock];     // -erase_i mix_i gamma_i fold
+  float from_q[kRecurrenceBlock];      // scale gamma_i fold
+  float into_state[kRecurrenceBlock];  // Gamma_3j / fold after the block
+  float shrink;                        // what the state is multiplied by; 1 nearly always
 };
 
 // The block of the tokens from `first` on. Tokens beyond the end change nothing: zero vectors, no decay. `fold` before
 // the block becomes that behind it.
 HWY_INLINE Block PackBlock(const ChunkPlan& plan, const RecurrenceInputs& in, std::int64_t sequence, std::int64_t head,
-                           std::int64_t first, const WalkScratch& s, float& fold) {
+                           std::int64_t first, const BlockedScratch& s, float& fold) {
   const RecurrenceLayout& at = plan.at;
-  const std::int64_t rows = std::min<std::int64_t>(kBlock, at.length(sequence) - first);
+  const std::int64_t rows = std::min<std::int64_t>(kRecurrenceBlock, at.length(sequence) - first);
   BlockNorms norms{};
   Gram gram{};
   PackRows(plan, in, sequence, head, first, rows, s, gram, norms);
@@ -256,9 +256,9 @@ HWY_INLINE Block PackBlock(const ChunkPlan& plan, const RecurrenceInputs& in, st
   block.ld = s.ld;
   block.q = s.q;
   block.k = s.k;
-  float gamma[kBlock];  // Gamma_ij |k_j|^-1 for the current i
+  float gamma[kRecurrenceBlock];  // Gamma_ij |k_j|^-1 for the current i
   float from_entry = 1.0F;
-  for (int i = 0; i < kBlock; ++i) {
+  for (int i = 0; i < kRecurrenceBlock; ++i) {
     RuleOutputs<float> out;
     if (i < rows) {
       out = rule_forward<float>(in.rule, {gate_at(g, first + i), gate_at(beta, first + i), gate_at(lambda, first + i),
@@ -287,13 +287,13 @@ HWY_INLINE Block PackBlock(const ChunkPlan& plan, const RecurrenceInputs& in, st
     fold = 1.0F;
   }
   const float unfold = 1.0F / fold;
-  for (int j = 0; j < kBlock; ++j) block.into_state[j] = gamma[j] * unfold;
+  for (int j = 0; j < kRecurrenceBlock; ++j) block.into_state[j] = gamma[j] * unfold;
   return block;
 }
 
 // S <- shrink S + sum_j k_j r_j^T over a tile.
 template <bool kShrink>
-HWY_INLINE void WriteTile(const Block& block, const Vector (&r)[kBlock][kTileVectors], std::int64_t Kp,
+HWY_INLINE void WriteTile(const Block& block, const Vector (&r)[kRecurrenceBlock][kTileVectors], std::int64_t Kp,
                           float* HWY_RESTRICT state) {
   const Floats d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -308,7 +308,7 @@ HWY_INLINE void WriteTile(const Block& block, const Vector (&r)[kBlock][kTileVec
       s[c] = hn::Load(d, row + c * lanes);
       if constexpr (kShrink) s[c] = hn::Mul(s[c], shrink);
     }
-    for (int j = 0; j < kBlock; ++j) {
+    for (int j = 0; j < kRecurrenceBlock; ++j) {
       const Vector factor = hn::Set(d, k[j * ld + n]);
       for (int c = 0; c < kTileVectors; ++c) s[c] = hn::MulAdd(factor, r[j][c], s[c]);
     }
@@ -325,13 +325,13 @@ struct TileRows {
 
 // One block through one tile of the state, in place.
 template <bool kErases>
-HWY_INLINE void WalkTile(const Block& block, std::int64_t Kp, float* HWY_RESTRICT state, const TileRows& rows,
-                         RowsToCome& to_come) {
+HWY_INLINE void AdvanceTile(const Block& block, std::int64_t Kp, float* HWY_RESTRICT state, const TileRows& rows,
+                            RowsToCome& to_come) {
   const Floats d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  Vector by_q[kBlock][kTileVectors];
-  Vector by_k[kBlock][kTileVectors];
-  for (int i = 0; i < kBlock; ++i) {
+  Vector by_q[kRecurrenceBlock][kTileVectors];
+  Vector by_k[kRecurrenceBlock][kTileVectors];
+  for (int i = 0; i < kRecurrenceBlock; ++i) {
     for (int c = 0; c < kTileVectors; ++c) by_q[i][c] = by_k[i][c] = hn::Zero(d);
   }
   to_come.ask();
@@ -343,19 +343,19 @@ HWY_INLINE void WalkTile(const Block& block, std::int64_t Kp, float* HWY_RESTRIC
     const float* row = state + n * kTileVectors * lanes;
     Vector s[kTileVectors];
     for (int c = 0; c < kTileVectors; ++c) s[c] = hn::Load(d, row + c * lanes);
-    for (int i = 0; i < kBlock; ++i) {
+    for (int i = 0; i < kRecurrenceBlock; ++i) {
       const Vector factor = hn::Set(d, q[i * ld + n]);
       for (int c = 0; c < kTileVectors; ++c) by_q[i][c] = hn::MulAdd(factor, s[c], by_q[i][c]);
     }
     if constexpr (kErases) {
-      for (int i = 0; i < kBlock; ++i) {
+      for (int i = 0; i < kRecurrenceBlock; ++i) {
         const Vector factor = hn::Set(d, k[i * ld + n]);
         for (int c = 0; c < kTileVectors; ++c) by_k[i][c] = hn::MulAdd(factor, s[c], by_k[i][c]);
       }
     }
   }
-  Vector r[kBlock][kTileVectors];
-  for (int i = 0; i < kBlock; ++i) {
+  Vector r[kRecurrenceBlock][kTileVectors];
+  for (int i = 0; i < kRecurrenceBlock; ++i) {
     for (int c = 0; c < kTileVectors; ++c) {
       r[i][c] = hn::Mul(hn::Set(d, block.write[i]), hn::LoadU(d, rows.v + i * rows.v_step + c * lanes));
       if constexpr (kErases) {
@@ -369,7 +369,7 @@ HWY_INLINE void WalkTile(const Block& block, std::int64_t Kp, float* HWY_RESTRIC
     }
   }
   to_come.ask();
-  for (int j = 0; j < kBlock; ++j) {
+  for (int j = 0; j < kRecurrenceBlock; ++j) {
     for (int c = 0; c < kTileVectors; ++c) r[j][c] = hn::Mul(hn::Set(d, block.into_state[j]), r[j][c]);
   }
   if (block.shrink == 1.0F) {
@@ -380,89 +380,89 @@ HWY_INLINE void WalkTile(const Block& block, std::int64_t Kp, float* HWY_RESTRIC
 }
 
 // One block of one head through all its tiles.
-HWY_INLINE void WalkBlock(const ChunkPlan& plan, const RecurrenceInputs& in, const TensorView& o, const Walk& walk,
-                          std::int64_t head, std::int64_t first, float& fold, const WalkScratch& s, float* states,
-                          RowsToCome& to_come) {
+HWY_INLINE void AdvanceBlock(const ChunkPlan& plan, const RecurrenceInputs& in, const TensorView& o,
+                             const BlockedUnit& unit, std::int64_t head, std::int64_t first, float& fold,
+                             const BlockedScratch& s, float* states, RowsToCome& to_come) {
   const RecurrenceLayout& at = plan.at;
   const std::int64_t tile = TileColumns();
   const bool erases = traits_of(in.rule).erases;
-  const InRows v_rows = at.rows(in.v, walk.sequence, head);
-  const OutRows o_rows = at.rows(o, walk.sequence, head);
+  const InRows v_rows = at.rows(in.v, unit.sequence, head);
+  const OutRows o_rows = at.rows(o, unit.sequence, head);
   const auto v_size = static_cast<std::int64_t>(size_of(v_rows.dtype));
   const auto o_size = static_cast<std::int64_t>(size_of(o_rows.dtype));
-  const std::int64_t rows = std::min<std::int64_t>(kBlock, at.length(walk.sequence) - first);
+  const std::int64_t rows = std::min<std::int64_t>(kRecurrenceBlock, at.length(unit.sequence) - first);
   const bool direct = v_rows.dtype == DType::f32 && o_rows.dtype == DType::f32 && v_rows.step == 1 &&
-                      o_rows.step == 1 && rows == kBlock;
-  const Block block = PackBlock(plan, in, walk.sequence, head, first, s, fold);
-  for (std::int64_t begin = walk.begin; begin < walk.end; begin += tile) {
-    const std::int64_t width = std::min(tile, walk.end - begin);
-    float* state = states + (begin - walk.begin) * plan.Kp;
+                      o_rows.step == 1 && rows == kRecurrenceBlock;
+  const Block block = PackBlock(plan, in, unit.sequence, head, first, s, fold);
+  for (std::int64_t begin = unit.begin; begin < unit.end; begin += tile) {
+    const std::int64_t width = std::min(tile, unit.end - begin);
+    float* state = states + (begin - unit.begin) * plan.Kp;
     const std::byte* v = v_rows.row(first) + begin * v_rows.step * v_size;
     std::byte* out = o_rows.row(first) + begin * o_rows.step * o_size;
     // Whole tiles are read and written where they are, the others by way of a padded copy.
     const bool in_place = direct && width == tile;
-    TileRows tile_rows{s.v, s.o, kGroup, kGroup};
+    TileRows tile_rows{s.v, s.o, kColumnGroup, kColumnGroup};
     if (in_place) {
       tile_rows = {reinterpret_cast<const float*>(v), reinterpret_cast<float*>(out), v_rows.token_bytes / v_size,
                    o_rows.token_bytes / o_size};
     } else {
-      for (std::int64_t i = 0; i < kBlock; ++i) {
+      for (std::int64_t i = 0; i < kRecurrenceBlock; ++i) {
         if (i < rows) {
-          LoadRow(v + i * v_rows.token_bytes, v_rows.dtype, v_rows.step, width, s.v + i * kGroup, tile);
+          LoadRow(v + i * v_rows.token_bytes, v_rows.dtype, v_rows.step, width, s.v + i * kColumnGroup, tile);
         } else {
-          std::fill_n(s.v + i * kGroup, tile, 0.0F);
+          std::fill_n(s.v + i * kColumnGroup, tile, 0.0F);
         }
       }
     }
     if (erases) {
-      WalkTile<true>(block, plan.Kp, state, tile_rows, to_come);
+      AdvanceTile<true>(block, plan.Kp, state, tile_rows, to_come);
     } else {
-      WalkTile<false>(block, plan.Kp, state, tile_rows, to_come);
+      AdvanceTile<false>(block, plan.Kp, state, tile_rows, to_come);
     }
     if (!in_place) {
       for (std::int64_t i = 0; i < rows; ++i)
-        StoreRow(out + i * o_rows.token_bytes, o_rows.dtype, o_rows.step, width, s.o + i * kGroup);
+        StoreRow(out + i * o_rows.token_bytes, o_rows.dtype, o_rows.step, width, s.o + i * kColumnGroup);
     }
   }
 }
 
 // All tokens of some heads, side by side because their rows lie side by side in memory.
-void WalkHeads(const ChunkPlan& plan, const RecurrenceInputs& in, const TensorView& o, const TensorView& ht,
-               const Walk& walk, std::byte* memory) {
+void BlockedHeads(const ChunkPlan& plan, const RecurrenceInputs& in, const TensorView& o, const TensorView& ht,
+                  const BlockedUnit& unit, std::byte* memory) {
   const RecurrenceLayout& at = plan.at;
   const std::int64_t tile = TileColumns();
   BumpAllocator allocator(memory);
-  const WalkScratch s(plan, walk.heads, allocator);
+  const BlockedScratch s(plan, unit.heads, allocator);
   float fold[kMostHeads];
-  for (std::int64_t h = 0; h < walk.heads; ++h) {
+  for (std::int64_t h = 0; h < unit.heads; ++h) {
     fold[h] = 1.0F;
-    for (std::int64_t begin = walk.begin; begin < walk.end; begin += tile) {
-      LoadState(state_of(in.h0, walk.sequence, walk.head + h), at.K, plan.Kp, begin, std::min(tile, walk.end - begin),
-                tile, s.states + h * s.state_size + (begin - walk.begin) * plan.Kp, tile);
+    for (std::int64_t begin = unit.begin; begin < unit.end; begin += tile) {
+      LoadState(state_of(in.h0, unit.sequence, unit.head + h), at.K, plan.Kp, begin, std::min(tile, unit.end - begin),
+                tile, s.states + h * s.state_size + (begin - unit.begin) * plan.Kp, tile);
     }
   }
-  const std::int64_t length = at.length(walk.sequence);
-  const std::int64_t sweeps = 2 * walk.heads * ceil_div(walk.end - walk.begin, tile);
+  const std::int64_t length = at.length(unit.sequence);
+  const std::int64_t sweeps = 2 * unit.heads * ceil_div(unit.end - unit.begin, tile);
   RowsToCome to_come;
-  for (std::int64_t first = 0; first < length; first += kBlock) {
+  for (std::int64_t first = 0; first < length; first += kRecurrenceBlock) {
     to_come.restart();
-    for (std::int64_t t = first + kTokensAhead; t < std::min(first + kTokensAhead + kBlock, length); ++t) {
-      for (std::int64_t h = walk.head; h < walk.head + walk.heads; ++h) {
-        to_come.add(at.rows(in.q, walk.sequence, at.q_head(h)), t, at.K);
-        to_come.add(at.rows(in.k, walk.sequence, at.q_head(h)), t, at.K);
-        to_come.add(at.rows(in.v, walk.sequence, h), t, at.V);
-        to_come.add(at.rows(o, walk.sequence, h), t, at.V);
+    for (std::int64_t t = first + kTokensAhead; t < std::min(first + kTokensAhead + kRecurrenceBlock, length); ++t) {
+      for (std::int64_t h = unit.head; h < unit.head + unit.heads; ++h) {
+        to_come.add(at.rows(in.q, unit.sequence, at.q_head(h)), t, at.K);
+        to_come.add(at.rows(in.k, unit.sequence, at.q_head(h)), t, at.K);
+        to_come.add(at.rows(in.v, unit.sequence, h), t, at.V);
+        to_come.add(at.rows(o, unit.sequence, h), t, at.V);
       }
     }
     to_come.share(sweeps);
-    for (std::int64_t h = 0; h < walk.heads; ++h)
-      WalkBlock(plan, in, o, walk, walk.head + h, first, fold[h], s, s.states + h * s.state_size, to_come);
+    for (std::int64_t h = 0; h < unit.heads; ++h)
+      AdvanceBlock(plan, in, o, unit, unit.head + h, first, fold[h], s, s.states + h * s.state_size, to_come);
   }
-  for (std::int64_t h = 0; h < walk.heads; ++h) {
-    for (std::int64_t begin = walk.begin; begin < walk.end; begin += tile) {
-      float* state = s.states + h * s.state_size + (begin - walk.begin) * plan.Kp;
+  for (std::int64_t h = 0; h < unit.heads; ++h) {
+    for (std::int64_t begin = unit.begin; begin < unit.end; begin += tile) {
+      float* state = s.states + h * s.state_size + (begin - unit.begin) * plan.Kp;
       ScaleInto(fold[h], state, state, plan.Kp * tile);
-      StoreState(state_of(ht, walk.sequence, walk.head + h), at.K, begin, std::min(tile, walk.end - begin), state,
+      StoreState(state_of(ht, unit.sequence, unit.head + h), at.K, begin, std::min(tile, unit.end - begin), state,
                  tile);
     }
   }
@@ -474,7 +474,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace qdelta::cpu {
 
-HWY_EXPORT(WalkHeads);
+HWY_EXPORT(BlockedHeads);
 
 namespace {
 
@@ -482,7 +482,7 @@ ChunkPlan plan_of(const RecurrenceForward& args) {
   return {args.in, {Form::recurrent, kDefaultChunk, args.run.threads, false}};
 }
 
-// How many heads a thread walks side by side: as many as divide evenly, leave enough work for all threads, and have
+// How many heads a thread advances side by side: as many as divide evenly, leave enough work for all threads, and have
 // states that fit the second-level cache together.
 std::int64_t heads_of(const ChunkPlan& plan) {
   constexpr std::int64_t kStateBytes = std::int64_t{1} << 18;
@@ -496,27 +496,30 @@ std::int64_t heads_of(const ChunkPlan& plan) {
 
 std::size_t scratch_bytes(const ChunkPlan& plan) {
   BumpAllocator counter(nullptr);
-  (void)WalkScratch(plan, heads_of(plan), counter);
+  (void)BlockedScratch(plan, heads_of(plan), counter);
   return counter.used();
 }
 
 }  // namespace
 
-std::size_t recurrence_walk_workspace(const RecurrenceForward& args) {
+std::size_t recurrence_blocked_workspace(const RecurrenceForward& args) {
   const ChunkPlan plan = plan_of(args);
   return scratch_bytes(plan) * static_cast<std::size_t>(plan.threads);
 }
 
-void recurrence_walk(const RecurrenceForward& args, std::span<std::byte> workspace) {
+void recurrence_blocked(const RecurrenceForward& args, std::span<std::byte> workspace) {
   const ChunkPlan plan = plan_of(args);
   const std::size_t scratch = scratch_bytes(plan);
   const std::int64_t heads = heads_of(plan);
-  const auto run = HWY_DYNAMIC_DISPATCH(WalkHeads);
+  const auto run = HWY_DYNAMIC_DISPATCH(BlockedHeads);
   parallel_for(plan.units() / heads, plan.threads, [&](std::int64_t index, int worker) {
-    const ChunkUnit unit = unit_of(plan, index * heads);
-    const Walk walk{unit.sequence, unit.head, heads, unit.group_begin * kGroup,
-                    std::min(unit.group_end * kGroup, plan.at.V)};
-    run(plan, args.in, args.o, args.ht, walk, workspace.data() + static_cast<std::size_t>(worker) * scratch);
+    const ChunkUnit first = unit_of(plan, index * heads);
+    const BlockedUnit unit{.sequence = first.sequence,
+                           .head = first.head,
+                           .heads = heads,
+                           .begin = first.group_begin * kColumnGroup,
+                           .end = std::min(first.group_end * kColumnGroup, plan.at.V)};
+    run(plan, args.in, args.o, args.ht, unit, workspace.data() + static_cast<std::size_t>(worker) * scratch);
   });
 }
 

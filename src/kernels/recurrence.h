@@ -1,4 +1,4 @@
-// The contracts of the kernels: one arguments struct per op, forward and backward side by side. A kernel takes views
+// The contract of the recurrence: one arguments struct per op, forward and backward side by side. A kernel takes views
 // and writes views; it allocates nothing (scratch space is handed in), knows no model and reads no environment.
 //
 // Symbols: B batch, T tokens, H query/key heads, HV value heads (a multiple of H: value head h reads query/key head
@@ -20,18 +20,19 @@ namespace qdelta {
 // How a sequence is gone through. All three give the same numbers, to rounding.
 enum class Form : int {
   chunk,      // matrix products over chunks of tokens; where no chunk length is asked for, whatever is fastest
-  recurrent,  // the walk: a few tokens at a time in float32
+  recurrent,  // the blocked recurrence: a few tokens at a time in float32
   oracle,     // token by token in float64, scalar
 };
 
-// Measured: long chunks keep few states for the backward and fill the matrix products; a forward that keeps nothing and
-// computes in float32 is fastest as a walk, which has the least arithmetic.
+// Measured: long chunks save few states for the backward and fill the matrix products; a forward that saves nothing and
+// computes in float32 is fastest as the blocked recurrence, which has the least arithmetic.
 inline constexpr int kDefaultChunk = 64;
-inline constexpr int kWalkBlock = 4;  // tokens the walk takes at a time
+inline constexpr int kRecurrenceBlock = 4;  // tokens of the blocked recurrence's blocks
 
 struct Execution {
   Form form = Form::chunk;
-  int chunk = 0;    // 16, 32, 64 or 128; 0: kDefaultChunk, or the walk in a float32 forward that keeps no chunk_states
+  // 16, 32, 64 or 128; 0: kDefaultChunk, or the blocked recurrence in a float32 forward that saves no chunk_states
+  int chunk = 0;
   int threads = 0;  // 0: all
   // Where q, k and v are bfloat16 and the processor has instructions for it, the large products of the chunk form round
   // their operands to bfloat16 too (states and sums stay float32). False: float32 throughout.
@@ -61,22 +62,22 @@ struct RecurrenceForward {
   // f32 [chunks, HV, K, V]: the state on entry to every chunk, for the backward; optional. chunks = sum over sequences
   // of ceil(length / chunk). The chunk form only.
   TensorView chunk_states;
-  // recurrence_kept() bytes, for the backward: what it would otherwise compute once more; optional.
-  std::span<std::byte> kept;
+  // recurrence_saved_bytes() bytes, saved for the backward, which would otherwise compute them again; optional.
+  std::span<std::byte> saved;
   Execution run;
 };
 
 // Gradients of a loss whose gradient in o is d_o, and in ht d_ht. Outputs are overwritten.
 struct RecurrenceBackward {
   RecurrenceInputs in;
-  ConstTensorView d_o;           // [B, T, HV, V]
-  ConstTensorView d_ht;          // [N, HV, K, V]  f32; missing: zeros
-  ConstTensorView chunk_states;  // as the forward left them; missing: computed again
-  std::span<const std::byte> kept;
-  TensorView dq, dk, dv;      // shaped like q, k, v; f32 or bf16
-  TensorView dg;              // [B, T, HV]
-  TensorView dbeta, dlambda;  // optional
-  TensorView dh0;             // [N, HV, K, V]  f32; optional
+  ConstTensorView d_o;               // [B, T, HV, V]
+  ConstTensorView d_ht;              // [N, HV, K, V]  f32; missing: zeros
+  ConstTensorView chunk_states;      // as the forward left them; missing: computed again
+  std::span<const std::byte> saved;  // likewise
+  TensorView dq, dk, dv;             // shaped like q, k, v; f32 or bf16
+  TensorView dg;                     // [B, T, HV]
+  TensorView dbeta, dlambda;         // optional
+  TensorView dh0;                    // [N, HV, K, V]  f32; optional
   Execution run;
 };
 
@@ -113,9 +114,9 @@ void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace)
 
 // The number of chunks of all sequences together: the first extent of chunk_states.
 [[nodiscard]] std::int64_t recurrence_chunk_count(const RecurrenceInputs& in, const Execution& run);
-// What a forward can keep for its backward beside the states, for so many chunks of all value heads together. Nothing
+// What a forward can save for its backward beside the states, for so many chunks of all value heads together. Nothing
 // on the CPU.
-[[nodiscard]] std::size_t recurrence_kept(const Device& device, Rule rule, std::int64_t chunks);
+[[nodiscard]] std::size_t recurrence_saved_bytes(const Device& device, Rule rule, std::int64_t chunks);
 
 // Floating-point operations per token and head of the chunk form (multiply and add count as two).
 [[nodiscard]] constexpr double chunk_forward_flop(double K, double V, double C) { return 6 * K * V + 4 * C * (K + V); }

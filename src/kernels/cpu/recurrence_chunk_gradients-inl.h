@@ -1,10 +1,10 @@
 // The end of a chunk's backward: from the sums over value columns to dq, dk and the gradients of the gates. The
 // formulas stand at the top of recurrence_chunk.cpp.
-#if defined(QDELTA_KERNELS_CPU_RECURRENCE_CHUNK_FINISH_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef QDELTA_KERNELS_CPU_RECURRENCE_CHUNK_FINISH_INL_H_
-#undef QDELTA_KERNELS_CPU_RECURRENCE_CHUNK_FINISH_INL_H_
+#if defined(QDELTA_KERNELS_CPU_RECURRENCE_CHUNK_GRADIENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QDELTA_KERNELS_CPU_RECURRENCE_CHUNK_GRADIENTS_INL_H_
+#undef QDELTA_KERNELS_CPU_RECURRENCE_CHUNK_GRADIENTS_INL_H_
 #else
-#define QDELTA_KERNELS_CPU_RECURRENCE_CHUNK_FINISH_INL_H_
+#define QDELTA_KERNELS_CPU_RECURRENCE_CHUNK_GRADIENTS_INL_H_
 #endif
 
 #include <hwy/highway.h>
@@ -72,8 +72,8 @@ HWY_INLINE void DecayGradient(const ChunkPlan& plan, const PreparedChunk& chunk,
   }
 }
 
-HWY_INLINE void Finish(const ChunkPlan& plan, const RecurrenceBackward& args, const BackwardMemory& work,
-                       std::int64_t sequence, std::int64_t head, std::int64_t first, BackwardScratch& s) {
+HWY_INLINE void ChunkGradients(const ChunkPlan& plan, const RecurrenceBackward& args, const BackwardMemory& work,
+                               std::int64_t sequence, std::int64_t head, std::int64_t first, BackwardScratch& s) {
   const RecurrenceLayout& at = plan.at;
   const RecurrenceInputs& in = args.in;
   const PreparedChunk& chunk = s.chunk;
