@@ -1,10 +1,12 @@
-// Matrix products of small tiles on the tensor cores, written once for two operand types:
-//   __nv_bfloat16   one product
-//   float           three tf32 products of the operands' upper and lower halves, as good as float32
-// Sums are float32. A warp multiplies a 16 x 16 fragment A by a 16 x 8 fragment B into a 16 x 8 Sum.
+// Shared-memory tiles and tensor-core products (mma, wgmma), written once for two operand types:
+//   __nv_bfloat16   one mma
+//   float           3xTF32: three tf32 products of the operands' high and low parts, as accurate as float32
+// Accumulators are float32. The unit of work of a warp is m16n8k16: a 16 x 16 fragment A times a 16 x 8 fragment B
+// into a 16 x 8 Accumulator.
 //
-// Lane = 4 group + quad. It holds of a Sum the elements (group, 2 quad + {0, 1}) and (group + 8, 2 quad + {0, 1}), and
-// the operands are arranged such that a lane's own sums are what it needs of them as a fragment A.
+// Lane = 4 group + quad. A lane holds elements (group, 2 quad + {0, 1}) and (group + 8, 2 quad + {0, 1}) of an
+// Accumulator. Operands are laid out such that a lane's own accumulator elements are the ones it needs when the
+// accumulator is the fragment A of the next product, so chained products need no shuffle.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,7 +30,7 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-__device__ inline std::uint32_t pack(float low, float high) {
+__device__ inline std::uint32_t pack_bf16x2(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
@@ -38,26 +40,25 @@ __device__ inline float high_half(std::uint32_t pair) { return __uint_as_float(p
 // ---------------------------------------------------------------------------------------------------------------------
 // Tiles.
 
-// A matrix in shared memory, in panels of 128 bytes to a row, one after the other. The 16-byte units of a panel's row
-// are permuted by the row's number, so that eight rows of the same columns lie in different banks. This is the layout
-// that the warpgroup products of the 9.0 architecture call a 128-byte swizzle; for them a tile starts at a multiple of
-// 1024.
+// A matrix in shared memory with the 128-byte swizzle: panels of 128 bytes a row, one panel after the other, the
+// 16-byte vectors of a row XORed with the row index, so that eight rows of the same columns fall into different banks.
+// wgmma reads this layout; it requires that a tile starts at a multiple of 1024 bytes.
 template <class E, int kTileRows, int kWidth>
 struct Tile {
-  static constexpr int kUnit = 16 / sizeof(E);
-  static constexpr int kUnits = kWidth / kUnit;
+  static constexpr int kVector = 16 / sizeof(E);  // elements of 16 bytes
+  static constexpr int kVectorsPerRow = kWidth / kVector;
   static constexpr int kPanel = 128 / sizeof(E);
   static constexpr int kElements = kTileRows * kWidth;
   static_assert(kWidth % kPanel == 0 && kTileRows % 8 == 0);
   E* data;
 
   __device__ E* at(int row, int column) const {
-    return data + (column / kPanel * kTileRows + row) * kPanel + (((column % kPanel / kUnit) ^ (row & 7)) * kUnit) +
-           column % kUnit;
+    return data + (column / kPanel * kTileRows + row) * kPanel + (((column % kPanel / kVector) ^ (row & 7)) * kVector) +
+           column % kVector;
   }
 };
 
-// Two neighbours of a row, the first in an even column.
+// Two adjacent elements of a row, the first in an even column.
 template <int kRows, int kWidth>
 __device__ inline float2 pair_at(const Tile<bf16, kRows, kWidth>& tile, int row, int column) {
   const auto pair = *reinterpret_cast<const std::uint32_t*>(tile.at(row, column));
@@ -69,7 +70,7 @@ __device__ inline float2 pair_at(const Tile<float, kRows, kWidth>& tile, int row
 }
 template <int kRows, int kWidth>
 __device__ inline void set_pair(const Tile<bf16, kRows, kWidth>& tile, int row, int column, float first, float second) {
-  *reinterpret_cast<std::uint32_t*>(tile.at(row, column)) = pack(first, second);
+  *reinterpret_cast<std::uint32_t*>(tile.at(row, column)) = pack_bf16x2(first, second);
 }
 template <int kRows, int kWidth>
 __device__ inline void set_pair(const Tile<float, kRows, kWidth>& tile, int row, int column, float first,
@@ -93,8 +94,8 @@ template <>
 struct FragmentB<bf16> {
   std::uint32_t x[2];
 };
-// The product of 16 is two of 8 here. Which element of the inner dimension has which place in the instruction is free
-// as long as A and B agree; lanes have neighbours, as in a Sum.
+// k16 is two tf32 mma of k8. The order of elements along k is free as long as A and B agree: a lane holds adjacent
+// ones, as in an Accumulator.
 template <>
 struct FragmentA<float> {
   float x[2][4];
@@ -104,17 +105,18 @@ struct FragmentB<float> {
   float x[2][2];
 };
 
-struct Sum {
+// A 16 x 8 tile of float32 sums, spread over a warp.
+struct Accumulator {
   float x[4]{};
 };
 
-__device__ inline void load_four(std::uint32_t (&x)[4], const void* row) {
+__device__ inline void ldmatrix_x4(std::uint32_t (&x)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                : "r"(shared_address(row))
                : "memory");
 }
-__device__ inline void load_four_transposed(std::uint32_t (&x)[4], const void* row) {
+__device__ inline void ldmatrix_x4_trans(std::uint32_t (&x)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                : "r"(shared_address(row))
@@ -125,7 +127,7 @@ __device__ inline void load_four_transposed(std::uint32_t (&x)[4], const void* r
 template <int kRows, int kWidth>
 __device__ inline FragmentA<bf16> load_a(const Tile<bf16, kRows, kWidth>& tile, int row, int column, const Lane& lane) {
   FragmentA<bf16> a;
-  load_four(a.x, tile.at(row + (lane.index & 15), column + (lane.index >> 4) * 8));
+  ldmatrix_x4(a.x, tile.at(row + (lane.index & 15), column + (lane.index >> 4) * 8));
   return a;
 }
 template <int kRows, int kWidth>
@@ -145,8 +147,7 @@ template <int kRows, int kWidth>
 __device__ inline FragmentA<bf16> load_a_transposed(const Tile<bf16, kRows, kWidth>& tile, int row, int column,
                                                     const Lane& lane) {
   FragmentA<bf16> a;
-  load_four_transposed(a.x,
-                       tile.at(row + (lane.index & 7) + (lane.index >> 4) * 8, column + ((lane.index >> 3) & 1) * 8));
+  ldmatrix_x4_trans(a.x, tile.at(row + (lane.index & 7) + (lane.index >> 4) * 8, column + ((lane.index >> 3) & 1) * 8));
   return a;
 }
 template <int kRows, int kWidth>
@@ -162,22 +163,24 @@ __device__ inline FragmentA<float> load_a_transposed(const Tile<float, kRows, kW
   return a;
 }
 
-// Two fragments B side by side.
+// Two adjacent fragments B, 16 columns.
 template <class E>
-struct WideB {
+struct FragmentBPair {
   FragmentB<E> half[2];
 };
 
 // B[k][n] = tile[row + n][column + k]
 template <int kRows, int kWidth>
-__device__ inline WideB<bf16> load_b(const Tile<bf16, kRows, kWidth>& tile, int row, int column, const Lane& lane) {
+__device__ inline FragmentBPair<bf16> load_b(const Tile<bf16, kRows, kWidth>& tile, int row, int column,
+                                             const Lane& lane) {
   std::uint32_t x[4];
-  load_four(x, tile.at(row + (lane.index & 7) + (lane.index >> 4) * 8, column + ((lane.index >> 3) & 1) * 8));
+  ldmatrix_x4(x, tile.at(row + (lane.index & 7) + (lane.index >> 4) * 8, column + ((lane.index >> 3) & 1) * 8));
   return {{{{x[0], x[1]}}, {{x[2], x[3]}}}};
 }
 template <int kRows, int kWidth>
-__device__ inline WideB<float> load_b(const Tile<float, kRows, kWidth>& tile, int row, int column, const Lane& lane) {
-  WideB<float> b;
+__device__ inline FragmentBPair<float> load_b(const Tile<float, kRows, kWidth>& tile, int row, int column,
+                                              const Lane& lane) {
+  FragmentBPair<float> b;
   for (int half = 0; half < 2; ++half) {
     for (int s = 0; s < 2; ++s) {
       const float2 pair = pair_at(tile, row + 8 * half + lane.group, column + 8 * s + 2 * lane.quad);
@@ -189,16 +192,16 @@ __device__ inline WideB<float> load_b(const Tile<float, kRows, kWidth>& tile, in
 
 // B[k][n] = tile[row + k][column + n]
 template <int kRows, int kWidth>
-__device__ inline WideB<bf16> load_b_transposed(const Tile<bf16, kRows, kWidth>& tile, int row, int column,
-                                                const Lane& lane) {
+__device__ inline FragmentBPair<bf16> load_b_transposed(const Tile<bf16, kRows, kWidth>& tile, int row, int column,
+                                                        const Lane& lane) {
   std::uint32_t x[4];
-  load_four_transposed(x, tile.at(row + (lane.index & 15), column + (lane.index >> 4) * 8));
+  ldmatrix_x4_trans(x, tile.at(row + (lane.index & 15), column + (lane.index >> 4) * 8));
   return {{{{x[0], x[1]}}, {{x[2], x[3]}}}};
 }
 template <int kRows, int kWidth>
-__device__ inline WideB<float> load_b_transposed(const Tile<float, kRows, kWidth>& tile, int row, int column,
-                                                 const Lane& lane) {
-  WideB<float> b;
+__device__ inline FragmentBPair<float> load_b_transposed(const Tile<float, kRows, kWidth>& tile, int row, int column,
+                                                         const Lane& lane) {
+  FragmentBPair<float> b;
   for (int half = 0; half < 2; ++half) {
     for (int s = 0; s < 2; ++s) {
       for (int i = 0; i < 2; ++i) {
@@ -209,88 +212,89 @@ __device__ inline WideB<float> load_b_transposed(const Tile<float, kRows, kWidth
   return b;
 }
 
-// A[m][k] from the sums of a product, k over the columns of both.
+// Two adjacent accumulators, 16 columns, as the A operand of the next product.
 template <class E>
-__device__ inline FragmentA<E> fragment_of(const Sum& left, const Sum& right) {
+__device__ inline FragmentA<E> to_fragment_a(const Accumulator& left, const Accumulator& right) {
   if constexpr (kIsBf16<E>) {
-    return {{pack(left.x[0], left.x[1]), pack(left.x[2], left.x[3]), pack(right.x[0], right.x[1]),
-             pack(right.x[2], right.x[3])}};
+    return {{pack_bf16x2(left.x[0], left.x[1]), pack_bf16x2(left.x[2], left.x[3]), pack_bf16x2(right.x[0], right.x[1]),
+             pack_bf16x2(right.x[2], right.x[3])}};
   } else {
     return {{{left.x[0], left.x[2], left.x[1], left.x[3]}, {right.x[0], right.x[2], right.x[1], right.x[3]}}};
   }
 }
 
-// The sums that a fragment was made of, up to its rounding: `which` is 0 for the left, 1 for the right ones.
-__device__ inline Sum sum_of(const FragmentA<bf16>& a, int which) {
+// The accumulator that a fragment was made of, rounded to the operand type: which is 0 for the left one, 1 for the
+// right one.
+__device__ inline Accumulator to_accumulator(const FragmentA<bf16>& a, int which) {
   return {{low_half(a.x[2 * which]), high_half(a.x[2 * which]), low_half(a.x[2 * which + 1]),
            high_half(a.x[2 * which + 1])}};
 }
-__device__ inline Sum sum_of(const FragmentA<float>& a, int which) {
+__device__ inline Accumulator to_accumulator(const FragmentA<float>& a, int which) {
   return {{a.x[which][0], a.x[which][2], a.x[which][1], a.x[which][3]}};
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Products.
 
-__device__ inline void multiply_add(Sum& sum, const FragmentA<bf16>& a, const FragmentB<bf16>& b) {
+__device__ inline void mma(Accumulator& acc, const FragmentA<bf16>& a, const FragmentB<bf16>& b) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
-      : "+f"(sum.x[0]), "+f"(sum.x[1]), "+f"(sum.x[2]), "+f"(sum.x[3])
+      : "+f"(acc.x[0]), "+f"(acc.x[1]), "+f"(acc.x[2]), "+f"(acc.x[3])
       : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
 }
 
-__device__ inline void multiply_add_tf32(Sum& sum, const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+__device__ inline void mma_tf32(Accumulator& acc, const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
-      : "+f"(sum.x[0]), "+f"(sum.x[1]), "+f"(sum.x[2]), "+f"(sum.x[3])
+      : "+f"(acc.x[0]), "+f"(acc.x[1]), "+f"(acc.x[2]), "+f"(acc.x[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// The upper 11 bits of a float's mantissa, and the rest.
-__device__ inline void split(float value, std::uint32_t& high, std::uint32_t& low) {
+// The part of a float that tf32 holds exactly, and the remainder.
+__device__ inline void split_tf32(float value, std::uint32_t& high, std::uint32_t& low) {
   high = __float_as_uint(value) & 0xffffe000u;
   low = __float_as_uint(value - __uint_as_float(high));
 }
 
-__device__ inline void multiply_add(Sum& sum, const FragmentA<float>& a, const FragmentB<float>& b) {
+__device__ inline void mma(Accumulator& acc, const FragmentA<float>& a, const FragmentB<float>& b) {
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
     std::uint32_t a_high[4], a_low[4], b_high[2], b_low[2];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) split(a.x[s][i], a_high[i], a_low[i]);
+    for (int i = 0; i < 4; ++i) split_tf32(a.x[s][i], a_high[i], a_low[i]);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) split(b.x[s][i], b_high[i], b_low[i]);
-    multiply_add_tf32(sum, a_low, b_high);
-    multiply_add_tf32(sum, a_high, b_low);
-    multiply_add_tf32(sum, a_high, b_high);
+    for (int i = 0; i < 2; ++i) split_tf32(b.x[s][i], b_high[i], b_low[i]);
+    mma_tf32(acc, a_low, b_high);
+    mma_tf32(acc, a_high, b_low);
+    mma_tf32(acc, a_high, b_high);
   }
 }
 
 template <class E>
-__device__ inline void multiply_add(Sum& left, Sum& right, const FragmentA<E>& a, const WideB<E>& b) {
-  multiply_add(left, a, b.half[0]);
-  multiply_add(right, a, b.half[1]);
+__device__ inline void mma(Accumulator& left, Accumulator& right, const FragmentA<E>& a, const FragmentBPair<E>& b) {
+  mma(left, a, b.half[0]);
+  mma(right, a, b.half[1]);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Products of a warpgroup (architecture 9.0a): the rows of A are those of four warps, in their registers, and B is read
-// from shared memory by the tensor cores themselves. They run in the background: registers and tiles that they use must
-// be left alone until `wait_for_products`.
+// wgmma (sm_90a): m64, the rows of A in the registers of four warps, B read from shared memory by the tensor cores. It
+// is asynchronous: registers and tiles in use must not be touched before `mma_commit_and_wait`.
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define QDELTA_WARPGROUPS 1
+#define QDELTA_WGMMA 1
 #else
-#define QDELTA_WARPGROUPS 0
+#define QDELTA_WGMMA 0
 #endif
 
 template <class E>
-inline constexpr bool kWarpgroup = kIsBf16<E>&& QDELTA_WARPGROUPS == 1;
+inline constexpr bool kUsesWgmma = kIsBf16<E>&& QDELTA_WGMMA == 1;
 
-// Where B is: kTransposed false, rows of the tile are columns of B; true, rows are rows.
+// The matrix descriptor of B. kTransposed false: rows of the tile are columns of B (K-major); true: rows are rows
+// (MN-major).
 template <bool kTransposed, int kRows, int kWidth>
-__device__ inline std::uint64_t place_of_b(const Tile<bf16, kRows, kWidth>& tile, int row, int column) {
+__device__ inline std::uint64_t wgmma_descriptor(const Tile<bf16, kRows, kWidth>& tile, int row, int column) {
   constexpr std::uint64_t kPanelBytes = kRows * 128;
   constexpr std::uint64_t kLeading = kTransposed ? kPanelBytes >> 4 : 1;
   constexpr std::uint64_t kStride = 1024 >> 4;  // eight rows of a panel
@@ -299,116 +303,120 @@ __device__ inline std::uint64_t place_of_b(const Tile<bf16, kRows, kWidth>& tile
   return (std::uint64_t{1} << 62) | (kStride << 32) | (kLeading << 16) | ((address & 0x3ffff) >> 4);
 }
 
-#define QDELTA_SUM(i) "+f"(sum[i].x[0]), "+f"(sum[i].x[1]), "+f"(sum[i].x[2]), "+f"(sum[i].x[3])
-#define QDELTA_SUM4(i) QDELTA_SUM(i), QDELTA_SUM(i + 1), QDELTA_SUM(i + 2), QDELTA_SUM(i + 3)
-#define QDELTA_TEN(a) \
+#define QDELTA_ACC(i) "+f"(acc[i].x[0]), "+f"(acc[i].x[1]), "+f"(acc[i].x[2]), "+f"(acc[i].x[3])
+#define QDELTA_ACC4(i) QDELTA_ACC(i), QDELTA_ACC(i + 1), QDELTA_ACC(i + 2), QDELTA_ACC(i + 3)
+#define QDELTA_OPERANDS_10(a) \
   "%" #a "0, %" #a "1, %" #a "2, %" #a "3, %" #a "4, %" #a "5, %" #a "6, %" #a "7, %" #a "8, %" #a "9, "
-#define QDELTA_FIRST_TEN "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
+#define QDELTA_OPERANDS_0_TO_9 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
 
-// sum[0 .. kColumns / 8) += A B for the kColumns columns of B that start at `b`. Products into the same sums must have
-// the same width, unless they are waited for in between.
+// acc[0 .. kColumns / 8) += A B for the kColumns columns of B that start at `b`. wgmma instructions in flight on the
+// same accumulators must have the same shape.
 template <int kColumns, bool kTransposed>
-__device__ inline void warpgroup_multiply_add(Sum* sum, const FragmentA<bf16>& a, std::uint64_t b) {
+__device__ inline void wgmma(Accumulator* acc, const FragmentA<bf16>& a, std::uint64_t b) {
   static_assert(kColumns == 64 || kColumns == 128);
-#if QDELTA_WARPGROUPS
+#if QDELTA_WGMMA
   if constexpr (kColumns == 64) {
     asm volatile("{ .reg .pred add; setp.ne.b32 add, 1, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{" QDELTA_FIRST_TEN QDELTA_TEN(1) QDELTA_TEN(2) "%30, %31}, "
+                 "{" QDELTA_OPERANDS_0_TO_9 QDELTA_OPERANDS_10(1) QDELTA_OPERANDS_10(2) "%30, %31}, "
                  "{%32, %33, %34, %35}, %36, add, 1, 1, %37; }"
-                 : QDELTA_SUM4(0), QDELTA_SUM4(4)
+                 : QDELTA_ACC4(0), QDELTA_ACC4(4)
                  : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b), "n"(kTransposed ? 1 : 0));
   } else {
     asm volatile(
         "{ .reg .pred add; setp.ne.b32 add, 1, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-        "{" QDELTA_FIRST_TEN QDELTA_TEN(1) QDELTA_TEN(2) QDELTA_TEN(3) QDELTA_TEN(4)
-            QDELTA_TEN(5) "%60, %61, %62, %63}, {%64, %65, %66, %67}, %68, add, 1, 1, %69; }"
-        : QDELTA_SUM4(0), QDELTA_SUM4(4), QDELTA_SUM4(8), QDELTA_SUM4(12)
+        "{" QDELTA_OPERANDS_0_TO_9 QDELTA_OPERANDS_10(1) QDELTA_OPERANDS_10(2) QDELTA_OPERANDS_10(3)
+            QDELTA_OPERANDS_10(4)
+                QDELTA_OPERANDS_10(5) "%60, %61, %62, %63}, {%64, %65, %66, %67}, %68, add, 1, 1, %69; }"
+        : QDELTA_ACC4(0), QDELTA_ACC4(4), QDELTA_ACC4(8), QDELTA_ACC4(12)
         : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b), "n"(kTransposed ? 1 : 0));
   }
 #endif
 }
-#undef QDELTA_SUM
-#undef QDELTA_SUM4
-#undef QDELTA_TEN
-#undef QDELTA_FIRST_TEN
+#undef QDELTA_ACC
+#undef QDELTA_ACC4
+#undef QDELTA_OPERANDS_10
+#undef QDELTA_OPERANDS_0_TO_9
 
-// sum[0 .. kColumns / 8) += A B, B taken from a tile: kTransposed false, B[k][n] = tile[row + n][column + k]; true,
-// B[k][n] = tile[row + k][column + n]. With four warps' A and one B where warpgroups have products of their own.
+// acc[0 .. kColumns / 8) += A B with B from a tile: kTransposed false, B[k][n] = tile[row + n][column + k]; true,
+// B[k][n] = tile[row + k][column + n]. By wgmma where there is one: then the four warps of a warpgroup call it together
+// with the same B.
 template <int kColumns, bool kTransposed, class E, int kRows, int kWidth>
-__device__ inline void add_product(Sum* sum, const FragmentA<E>& a, const Tile<E, kRows, kWidth>& tile, int row,
-                                   int column, const Lane& lane) {
-  if constexpr (kWarpgroup<E>) {
-    warpgroup_multiply_add<kColumns, kTransposed>(sum, a, place_of_b<kTransposed>(tile, row, column));
+__device__ inline void tile_mma(Accumulator* acc, const FragmentA<E>& a, const Tile<E, kRows, kWidth>& tile, int row,
+                                int column, const Lane& lane) {
+  if constexpr (kUsesWgmma<E>) {
+    wgmma<kColumns, kTransposed>(acc, a, wgmma_descriptor<kTransposed>(tile, row, column));
   } else {
 #pragma unroll
     for (int n = 0; n < kColumns; n += 16) {
-      const WideB<E> b =
+      const FragmentBPair<E> b =
           kTransposed ? load_b_transposed(tile, row, column + n, lane) : load_b(tile, row + n, column, lane);
-      multiply_add(sum[n / 8], sum[n / 8 + 1], a, b);
+      mma(acc[n / 8], acc[n / 8 + 1], a, b);
     }
   }
 }
 
-// Around products that may run in the background: with the sums that they add to, so that the compiler keeps what it
-// does with these on the right side. Between the two nothing may touch these sums or the left operands; where the
-// compiler cannot see that, because of a branch around a product, it waits for each of them. Other products need
-// neither.
-template <int kSums>
-__device__ inline void pin(Sum (&sums)[kSums]) {
+// Keeps the compiler from moving accesses to the accumulators across this point.
+template <int kCount>
+__device__ inline void fence_accumulators(Accumulator (&accs)[kCount]) {
   [&]<int... I>(std::integer_sequence<int, I...>) {
     (([&] {
-       asm volatile("" : "+f"(sums[I].x[0]), "+f"(sums[I].x[1]), "+f"(sums[I].x[2]), "+f"(sums[I].x[3])::"memory");
+       asm volatile("" : "+f"(accs[I].x[0]), "+f"(accs[I].x[1]), "+f"(accs[I].x[2]), "+f"(accs[I].x[3])::"memory");
      }()),
      ...);
   }
-  (std::make_integer_sequence<int, kSums>{});
+  (std::make_integer_sequence<int, kCount>{});
 }
-template <class E, int... kSums>
-__device__ inline void begin_products(Sum (&... sums)[kSums]) {
-#if QDELTA_WARPGROUPS
-  if constexpr (kWarpgroup<E>) {
-    (pin(sums), ...);
+// mma_fence comes before a batch of tile_mma and mma_commit_and_wait after it, both with the accumulators of the batch.
+// In between, accumulators and A operands must not be touched. There must be no branch around a single tile_mma either:
+// where ptxas cannot prove that registers are untouched it serializes the wgmma instructions. Without wgmma both do
+// nothing.
+template <class E, int... kCount>
+__device__ inline void mma_fence(Accumulator (&... accs)[kCount]) {
+#if QDELTA_WGMMA
+  if constexpr (kUsesWgmma<E>) {
+    (fence_accumulators(accs), ...);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
   }
 #endif
 }
-template <class E, int... kSums>
-__device__ inline void wait_for_products(Sum (&... sums)[kSums]) {
-#if QDELTA_WARPGROUPS
-  if constexpr (kWarpgroup<E>) {
+template <class E, int... kCount>
+__device__ inline void mma_commit_and_wait(Accumulator (&... accs)[kCount]) {
+#if QDELTA_WGMMA
+  if constexpr (kUsesWgmma<E>) {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    (pin(sums), ...);
+    (fence_accumulators(accs), ...);
   }
 #endif
 }
 
-// Makes this thread's writes to shared memory visible to the tensor cores' own reads; a barrier follows.
-__device__ inline void publish_tiles() {
-#if QDELTA_WARPGROUPS
+// Makes this thread's writes to shared memory visible to wgmma, which reads through the async proxy. A barrier must
+// follow.
+__device__ inline void fence_async_proxy() {
+#if QDELTA_WGMMA
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 
-// An 8 x 8 matrix, of which each lane has (group, 2 quad + {0, 1}), transposed.
-__device__ inline std::uint32_t transposed(std::uint32_t pair) {
+// Transposes an 8 x 8 matrix of 16-bit elements, of which each lane holds (group, 2 quad + {0, 1}).
+__device__ inline std::uint32_t transpose_8x8(std::uint32_t pair) {
   std::uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
   return out;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Copies from device memory to shared memory that run in the background.
+// Asynchronous copies from global to shared memory.
 
-// 16 bytes, or 16 zeros.
-__device__ inline void copy_async(void* to, const void* from, bool valid) {
+// 16 bytes; zeros where not valid.
+__device__ inline void cp_async(void* to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
                : "memory");
 }
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits for all but the newest kNewest groups of this thread's copies.
+__device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits for all but the newest kNewest groups that this thread committed.
 template <int kNewest>
-__device__ inline void wait_for_copies() {
+__device__ inline void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
 }
 

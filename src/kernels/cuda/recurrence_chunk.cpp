@@ -1,4 +1,4 @@
-// The host's part of the chunkwise recurrence: checks, the division of the workspace, and the order of the launches.
+// Host side of the chunkwise recurrence: checks, the layout of the workspace, and the launches.
 #include "kernels/cuda/recurrence_chunk.h"
 
 #include <algorithm>
@@ -37,10 +37,10 @@ void check_chunk_states(const ConstTensorView& states, const RecurrenceLayout& a
 void check_inputs(const RecurrenceInputs& in, const Execution& run, const RecurrenceLayout& at) {
   require(run.form == Form::chunk, "on the GPU there is the chunk form, and the step");
   require(run.chunk == 0 || run.chunk == kChunk, "chunks of {} tokens; on the GPU they have {}", run.chunk, kChunk);
-  require(at.K <= kWidestKeys, "K is {}; on the GPU it is at most {}", at.K, kWidestKeys);
-  constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
-  const std::int64_t units = std::max(at.total_chunks, at.N) * at.HV;
-  require(units <= kMostBlocks / std::max<std::int64_t>(1, ceil_div(at.V, kColumns)),
+  require(at.K <= kMaxKeyDim, "K is {}; on the GPU it is at most {}", at.K, kMaxKeyDim);
+  constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t blocks = std::max(at.total_chunks, at.N) * at.HV;
+  require(blocks <= kMaxBlocks / std::max<std::int64_t>(1, ceil_div(at.V, kBlockV)),
           "{} chunks of {} heads are too many for one launch", at.total_chunks, at.HV);
   check_contiguous("q", in.q);
   check_contiguous("k", in.k);
@@ -73,12 +73,12 @@ void check_call(const RecurrenceBackward& args, const RecurrenceLayout& at) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Views as the kernels take them.
+// Views as arguments of the kernels.
 
 // Whether every row starts at a multiple of 16 bytes and is a whole number of them. A stride does not matter along an
 // axis of one.
 template <class Byte>
-bool in_vectors(const BasicView<Byte>& view, int outer_axes) {
+bool is_aligned16(const BasicView<Byte>& view, int outer_axes) {
   const auto size = static_cast<std::int64_t>(size_of(view.dtype));
   if (reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0) return false;
   for (int axis = 0; axis < outer_axes; ++axis) {
@@ -88,117 +88,125 @@ bool in_vectors(const BasicView<Byte>& view, int outer_axes) {
 }
 
 template <class Byte>
-TokensOf<Byte> tokens_of(const BasicView<Byte>& view) {
+TokenTensor<Byte> token_tensor(const BasicView<Byte>& view) {
   if (!view) return {};
-  return {view.data,
-          view.step(0),
-          view.step(1),
-          view.step(2),
-          view.dtype == DType::bf16,
-          view.shape.rank == 4 && in_vectors(view, 3)};
+  return {.data = view.data,
+          .batch_stride = view.step(0),
+          .token_stride = view.step(1),
+          .head_stride = view.step(2),
+          .bf16 = view.dtype == DType::bf16,
+          .aligned16 = view.shape.rank == 4 && is_aligned16(view, 3)};
 }
 template <class Byte>
-StatesOf<Byte> states_of(const BasicView<Byte>& view) {
+StateTensor<Byte> state_tensor(const BasicView<Byte>& view) {
   if (!view) return {};
-  return {view.data,
-          view.step(0),
-          view.step(1),
-          view.step(2),
-          static_cast<int>(view.extent(3)),
-          view.dtype == DType::bf16,
-          in_vectors(view, 3)};
+  return {.data = view.data,
+          .index_stride = view.step(0),
+          .head_stride = view.step(1),
+          .key_stride = view.step(2),
+          .columns = static_cast<int>(view.extent(3)),
+          .bf16 = view.dtype == DType::bf16,
+          .aligned16 = is_aligned16(view, 3)};
 }
 StatesIn read_only(const StatesOut& states) {
-  return {states.data, states.index, states.head, states.key, states.columns, states.bf16, states.vectors};
+  return {.data = states.data,
+          .index_stride = states.index_stride,
+          .head_stride = states.head_stride,
+          .key_stride = states.key_stride,
+          .columns = states.columns,
+          .bf16 = states.bf16,
+          .aligned16 = states.aligned16};
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What both directions have in common.
+// What forward and backward have in common.
 
-struct Plan {
+struct ChunkLaunch {
   RecurrenceLayout at;
   Dims dims;
   Chunks chunks;
-  Prepared prepared;
-  bool bf16;  // of the operands
+  PreparedChunks prepared;
+  bool bf16;  // the operand type
   std::int64_t slots;
   const RuleTraits& traits;
 
   // `saved` has the matrices and factors; null: they are in the workspace.
-  Plan(const RecurrenceInputs& in, bool bf16_operands, bool backward, BumpAllocator& memory, std::byte* saved)
+  ChunkLaunch(const RecurrenceInputs& in, bool bf16_operands, bool backward, BumpAllocator& memory, std::byte* saved)
       : at(in, kChunk), bf16(bf16_operands), slots(at.total_chunks * at.HV), traits(traits_of(in.rule)) {
     dims.heads = static_cast<int>(at.H);
     dims.value_heads = static_cast<int>(at.HV);
-    dims.shared = static_cast<int>(at.HV / at.H);
-    dims.keys = static_cast<int>(at.K);
-    dims.values = static_cast<int>(at.V);
-    dims.blocks = static_cast<int>(std::max<std::int64_t>(1, ceil_div(at.V, kColumns)));
+    dims.group_size = static_cast<int>(at.HV / at.H);
+    dims.key_dim = static_cast<int>(at.K);
+    dims.value_dim = static_cast<int>(at.V);
+    dims.column_blocks = static_cast<int>(std::max<std::int64_t>(1, ceil_div(at.V, kBlockV)));
     chunks.sequences = at.N;
     chunks.tokens = at.T;
     chunks.per_sequence = in.cu_seqlens.empty() ? ceil_div(at.T, kChunk) : 0;
     chunks.total = at.total_chunks;
     if (!in.cu_seqlens.empty()) {
-      chunks.offsets = memory.take<std::int64_t>(at.N + 1);
-      chunks.first = memory.take<std::int64_t>(at.N + 1);
-      chunks.owner = memory.take<std::int32_t>(at.total_chunks);
+      chunks.cu_seqlens = memory.take<std::int64_t>(at.N + 1);
+      chunks.first_chunk = memory.take<std::int64_t>(at.N + 1);
+      chunks.sequence = memory.take<std::int32_t>(at.total_chunks);
     }
     BumpAllocator elsewhere(saved);
-    prepared = take_prepared(traits, slots, backward || saved != nullptr, saved == nullptr ? memory : elsewhere);
+    prepared = allocate_prepared(traits, slots, backward || saved != nullptr, saved == nullptr ? memory : elsewhere);
   }
 
-  // The parts of a matrix take as much as float32, in either type.
-  static Prepared take_prepared(const RuleTraits& traits, std::int64_t slots, bool backward, BumpAllocator& memory) {
-    Prepared prepared;
-    prepared.attend = memory.take<float>(slots * kMatrix);
-    if (traits.erases) prepared.inverse = memory.take<float>(slots * kMatrix);
-    if (traits.erases && backward) prepared.read = memory.take<float>(slots * kMatrix);
+  // Split bf16 takes as much memory as float32.
+  static PreparedChunks allocate_prepared(const RuleTraits& traits, std::int64_t slots, bool backward,
+                                          BumpAllocator& memory) {
+    PreparedChunks prepared;
+    prepared.A_qk = memory.take<float>(slots * kChunkMatrix);
+    if (traits.erases) prepared.T = memory.take<float>(slots * kChunkMatrix);
+    if (traits.erases && backward) prepared.A_xk = memory.take<float>(slots * kChunkMatrix);
     prepared.factors = memory.take<float>(slots * kFactors * kChunk);
     return prepared;
   }
 
   [[nodiscard]] std::int64_t operand_size() const { return bf16 ? 2 : 4; }
-  // Operands for every chunk and head.
+  // `each` elements of the operand type for every chunk and head.
   [[nodiscard]] std::byte* operands(BumpAllocator& memory, std::int64_t each) const {
     return memory.take<std::byte>(slots * each * operand_size());
   }
-  // [chunk, head, K, V] of the operands, V padded to whole blocks.
+  // [chunk, head, K, V] of the operand type, V padded to a multiple of kBlockV.
   [[nodiscard]] StatesOut operand_states(BumpAllocator& memory) const {
-    const std::int64_t columns = std::int64_t{dims.blocks} * kColumns;
-    return {operands(memory, at.K * columns),
-            at.HV * at.K * columns,
-            at.K * columns,
-            columns,
-            static_cast<int>(columns),
-            bf16,
-            true};
+    const std::int64_t columns = std::int64_t{dims.column_blocks} * kBlockV;
+    return {.data = operands(memory, at.K * columns),
+            .index_stride = at.HV * at.K * columns,
+            .head_stride = at.K * columns,
+            .key_stride = columns,
+            .columns = static_cast<int>(columns),
+            .bf16 = bf16,
+            .aligned16 = true};
   }
-  // [token][V] of the operands in parts, likewise padded.
+  // [parts][token][V] of the operand type for every chunk and head, padded likewise.
   [[nodiscard]] std::byte* operand_rows(BumpAllocator& memory) const {
-    return operands(memory, std::int64_t{matrix_parts(bf16)} * kChunk * dims.blocks * kColumns);
+    return operands(memory, std::int64_t{operand_parts(bf16)} * kChunk * dims.column_blocks * kBlockV);
   }
 
-  void locate(const Context& context, const RecurrenceInputs& in) const {
-    if (chunks.offsets == nullptr) return;
-    // From pageable memory: the call returns when it has been read.
-    QDELTA_CUDA(cudaMemcpyAsync(const_cast<std::int64_t*>(chunks.offsets), in.cu_seqlens.data(),
+  void build_chunk_tables(const Context& context, const RecurrenceInputs& in) const {
+    if (chunks.cu_seqlens == nullptr) return;
+    // From pageable memory, which is staged before the call returns.
+    QDELTA_CUDA(cudaMemcpyAsync(const_cast<std::int64_t*>(chunks.cu_seqlens), in.cu_seqlens.data(),
                                 in.cu_seqlens.size_bytes(), cudaMemcpyHostToDevice, context.stream()));
-    launch_locate(context, chunks);
+    launch_build_chunk_tables(context, chunks);
   }
   void prepare(const Context& context, const RecurrenceInputs& in) const {
     if (slots == 0) return;
-    PrepareArgs args{dims,
-                     chunks,
-                     in.rule,
-                     traits.erases,
-                     in.qk_l2norm,
-                     in.scale,
-                     tokens_of(in.q),
-                     tokens_of(in.k),
-                     tokens_of(in.g),
-                     tokens_of(in.beta),
-                     tokens_of(in.lambda),
-                     prepared};
-    launch_prepare(context, args, bf16);
+    launch_prepare(context,
+                   {.dims = dims,
+                    .chunks = chunks,
+                    .rule = in.rule,
+                    .erases = traits.erases,
+                    .qk_l2norm = in.qk_l2norm,
+                    .scale = in.scale,
+                    .q = token_tensor(in.q),
+                    .k = token_tensor(in.k),
+                    .g = token_tensor(in.g),
+                    .beta = token_tensor(in.beta),
+                    .lambda = token_tensor(in.lambda),
+                    .out = prepared},
+                   bf16);
   }
 
   // The forward scan without outputs.
@@ -208,16 +216,16 @@ struct Plan {
     args.chunks = chunks;
     args.erases = traits.erases;
     args.mixes = traits.reads_lambda;
-    args.q = tokens_of(in.q);
-    args.k = tokens_of(in.k);
-    args.v = tokens_of(in.v);
+    args.q = token_tensor(in.q);
+    args.k = token_tensor(in.k);
+    args.v = token_tensor(in.v);
     args.prepared = prepared;
-    args.entry = states_of(in.h0);
+    args.initial_states = state_tensor(in.h0);
     return args;
   }
 };
 
-// Rows without the norm may have any length, and what they write may grow and cancel: there eight bits do not do.
+// Without L2 norm rows may have any length, and what they write may grow and cancel: bf16 is not precise enough.
 bool bf16_operands(const RecurrenceInputs& in) {
   return in.qk_l2norm && in.q.dtype == DType::bf16 && in.k.dtype == DType::bf16 && in.v.dtype == DType::bf16;
 }
@@ -237,38 +245,41 @@ void check_saved(std::span<const std::byte> saved, Rule rule, std::int64_t slots
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What the backward needs beyond that.
+// What the backward needs besides.
 
-struct BackwardPlan {
-  static bool narrow(const RecurrenceBackward& args) { return bf16_operands(args.in) && args.d_o.dtype == DType::bf16; }
+struct BackwardLaunch {
+  static bool bf16_backward(const RecurrenceBackward& args) {
+    return bf16_operands(args.in) && args.d_o.dtype == DType::bf16;
+  }
   // What the forward saved, where it worked with operands of the same type. It is only read.
-  static std::byte* takes_over(const RecurrenceBackward& args) {
-    const bool usable = !args.saved.empty() && narrow(args) == bf16_operands(args.in);
+  static std::byte* reusable(const RecurrenceBackward& args) {
+    const bool usable = !args.saved.empty() && bf16_backward(args) == bf16_operands(args.in);
     return usable ? const_cast<std::byte*>(args.saved.data()) : nullptr;
   }
 
   BumpAllocator memory;
-  Plan plan;
+  ChunkLaunch launch;
   StatesOut states;  // where the caller has none
   StatesOut d_states;
-  std::byte *fresh, *d_residual;
-  float* state_sums;
-  bool in_parts;  // rows of dq and dk are finished by a launch of their own
-  float *dq_parts = nullptr, *dk_parts = nullptr, *d_key_square = nullptr;
+  std::byte *v_new, *d_residual;
+  float* state_dots;
+  bool has_partials;  // dq and dk need reduce_dqk
+  float *dq_partials = nullptr, *dk_partials = nullptr, *dk_factors = nullptr;
 
-  BackwardPlan(const RecurrenceBackward& args, std::byte* base)
-      : memory(base), plan(args.in, narrow(args), true, memory, takes_over(args)) {
-    if (!args.chunk_states) states = plan.operand_states(memory);
-    d_states = plan.operand_states(memory);
-    fresh = plan.operand_rows(memory);
-    d_residual = plan.operand_rows(memory);
-    state_sums = memory.take<float>(plan.slots * plan.dims.blocks * kStrips);
-    const RecurrenceLayout& at = plan.at;
-    in_parts = at.HV != at.H || plan.dims.keys > gradient_keys(padded_keys(plan.dims.keys), plan.bf16);
-    if (in_parts) {
-      dq_parts = memory.take<float>(at.B * at.T * at.HV * at.K);
-      dk_parts = memory.take<float>(at.B * at.T * at.HV * at.K);
-      d_key_square = memory.take<float>(at.B * at.T * at.HV);
+  BackwardLaunch(const RecurrenceBackward& args, std::byte* base)
+      : memory(base), launch(args.in, bf16_backward(args), true, memory, reusable(args)) {
+    if (!args.chunk_states) states = launch.operand_states(memory);
+    d_states = launch.operand_states(memory);
+    v_new = launch.operand_rows(memory);
+    d_residual = launch.operand_rows(memory);
+    state_dots = memory.take<float>(launch.slots * launch.dims.column_blocks * kWarpTiles);
+    const RecurrenceLayout& at = launch.at;
+    has_partials =
+        at.HV != at.H || launch.dims.key_dim > gradient_key_tile(padded_key_dim(launch.dims.key_dim), launch.bf16);
+    if (has_partials) {
+      dq_partials = memory.take<float>(at.B * at.T * at.HV * at.K);
+      dk_partials = memory.take<float>(at.B * at.T * at.HV * at.K);
+      dk_factors = memory.take<float>(at.B * at.T * at.HV);
     }
   }
 };
@@ -290,110 +301,111 @@ void allow_shared_memory(const Context& context, const void* kernel, int bytes) 
 std::size_t recurrence_chunk_workspace(const RecurrenceForward& args) {
   check_call(args, RecurrenceLayout(args.in, kChunk));
   BumpAllocator memory(nullptr);
-  (void)Plan(args.in, bf16_operands(args.in), false, memory, saved_memory(args));
+  (void)ChunkLaunch(args.in, bf16_operands(args.in), false, memory, saved_memory(args));
   return memory.used();
 }
 
 std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks) {
   BumpAllocator memory(nullptr);
-  (void)Plan::take_prepared(traits_of(rule), chunks, true, memory);
+  (void)ChunkLaunch::allocate_prepared(traits_of(rule), chunks, true, memory);
   return memory.used();
 }
 
 std::size_t recurrence_chunk_workspace(const RecurrenceBackward& args) {
   check_call(args, RecurrenceLayout(args.in, kChunk));
-  return BackwardPlan(args, nullptr).memory.used();
+  return BackwardLaunch(args, nullptr).memory.used();
 }
 
 void recurrence_chunk_forward(const Context& context, const RecurrenceForward& args, std::span<std::byte> workspace) {
   check_workspace(workspace, recurrence_chunk_workspace(args));
   BumpAllocator memory(workspace.data());
-  const Plan plan(args.in, bf16_operands(args.in), false, memory, saved_memory(args));
-  check_saved(args.saved, args.in.rule, plan.slots);
-  if (plan.at.N == 0) return;
-  plan.locate(context, args.in);
-  plan.prepare(context, args.in);
-  ForwardScanArgs scan = plan.forward_scan(args.in);
-  scan.chunk_states = states_of(args.chunk_states);
-  scan.exit = states_of(args.ht);
-  scan.o = tokens_of(args.o);
-  launch_forward_scan(context, scan, plan.bf16);
+  const ChunkLaunch launch(args.in, bf16_operands(args.in), false, memory, saved_memory(args));
+  check_saved(args.saved, args.in.rule, launch.slots);
+  if (launch.at.N == 0) return;
+  launch.build_chunk_tables(context, args.in);
+  launch.prepare(context, args.in);
+  ForwardScanArgs scan = launch.forward_scan(args.in);
+  scan.chunk_states = state_tensor(args.chunk_states);
+  scan.final_states = state_tensor(args.ht);
+  scan.o = token_tensor(args.o);
+  launch_forward_scan(context, scan, launch.bf16);
 }
 
 void recurrence_chunk_backward(const Context& context, const RecurrenceBackward& args, std::span<std::byte> workspace) {
   check_workspace(workspace, recurrence_chunk_workspace(args));
-  const BackwardPlan work(args, workspace.data());
-  const Plan& plan = work.plan;
-  check_saved(args.saved, args.in.rule, plan.slots);
-  if (plan.at.N == 0) return;
-  plan.locate(context, args.in);
-  if (BackwardPlan::takes_over(args) == nullptr) plan.prepare(context, args.in);
+  const BackwardLaunch work(args, workspace.data());
+  const ChunkLaunch& launch = work.launch;
+  check_saved(args.saved, args.in.rule, launch.slots);
+  if (launch.at.N == 0) return;
+  launch.build_chunk_tables(context, args.in);
+  if (BackwardLaunch::reusable(args) == nullptr) launch.prepare(context, args.in);
 
-  // The states and V', which is made on the way to them. Where the caller has the states, V' can be made from them: for
-  // all chunks at once where sequences are too few to fill the GPU, or else on the way back.
-  ForwardScanArgs forward = plan.forward_scan(args.in);
-  const bool walks_fill = plan.at.N * plan.at.HV * plan.dims.blocks >= 2 * std::int64_t{context.sm_count()};
-  const bool fresh_on_the_way_back = args.chunk_states && walks_fill;
-  forward.fresh = work.fresh;
+  // Chunk states and V'. Without saved chunk states a forward scan computes both. With them V' is recomputed from the
+  // states: by a forward scan per chunk where there are too few sequences to fill the GPU, else by the backward scan.
+  ForwardScanArgs forward = launch.forward_scan(args.in);
+  const bool scans_fill_gpu =
+      launch.at.N * launch.at.HV * launch.dims.column_blocks >= 2 * std::int64_t{context.sm_count()};
+  const bool recompute_v_new = args.chunk_states && scans_fill_gpu;
+  forward.v_new = work.v_new;
   if (!args.chunk_states) {
     forward.chunk_states = work.states;
   } else {
-    forward.one_chunk = true;
-    forward.entry = states_of(args.chunk_states);
+    forward.per_chunk = true;
+    forward.initial_states = state_tensor(args.chunk_states);
   }
-  if (plan.slots > 0 && !fresh_on_the_way_back) launch_forward_scan(context, forward, plan.bf16);
+  if (launch.slots > 0 && !recompute_v_new) launch_forward_scan(context, forward, launch.bf16);
 
   BackwardScanArgs backward{};
-  backward.dims = plan.dims;
-  backward.chunks = plan.chunks;
-  backward.erases = plan.traits.erases;
+  backward.dims = launch.dims;
+  backward.chunks = launch.chunks;
+  backward.erases = launch.traits.erases;
   backward.mixes = forward.mixes;
   backward.q = forward.q;
   backward.k = forward.k;
   backward.v = forward.v;
-  backward.d_o = tokens_of(args.d_o);
-  backward.prepared = plan.prepared;
-  backward.d_exit = states_of(args.d_ht);
-  backward.d_entry = states_of(args.dh0);
+  backward.d_o = token_tensor(args.d_o);
+  backward.prepared = launch.prepared;
+  backward.d_final_states = state_tensor(args.d_ht);
+  backward.d_initial_states = state_tensor(args.dh0);
   backward.d_states = work.d_states;
-  backward.dv = tokens_of(args.dv);
-  backward.fresh = fresh_on_the_way_back ? work.fresh : nullptr;
+  backward.dv = token_tensor(args.dv);
+  backward.v_new = recompute_v_new ? work.v_new : nullptr;
   backward.d_residual = work.d_residual;
-  backward.states = args.chunk_states ? states_of(args.chunk_states) : read_only(work.states);
-  backward.state_sums = work.state_sums;
-  launch_backward_scan(context, backward, plan.bf16);
-  if (plan.slots == 0) return;
+  backward.states = args.chunk_states ? state_tensor(args.chunk_states) : read_only(work.states);
+  backward.state_dots = work.state_dots;
+  launch_backward_scan(context, backward, launch.bf16);
+  if (launch.slots == 0) return;
 
   GradientsArgs gradients{};
-  gradients.dims = plan.dims;
-  gradients.chunks = plan.chunks;
+  gradients.dims = launch.dims;
+  gradients.chunks = launch.chunks;
   gradients.rule = args.in.rule;
-  gradients.erases = plan.traits.erases;
-  gradients.norm = args.in.qk_l2norm;
-  gradients.adds_keys = rule_backward<float>(args.in.rule, {0, 1, 1, 1}, {1, 1, 1, 1}).k_dot_k != 0;
+  gradients.erases = launch.traits.erases;
+  gradients.qk_l2norm = args.in.qk_l2norm;
+  gradients.has_d_k_dot_k = rule_backward<float>(args.in.rule, {0, 1, 1, 1}, {1, 1, 1, 1}).k_dot_k != 0;
   gradients.scale = args.in.scale;
   gradients.q = forward.q;
   gradients.k = forward.k;
   gradients.v = forward.v;
   gradients.d_o = backward.d_o;
-  gradients.prepared = plan.prepared;
+  gradients.prepared = launch.prepared;
   gradients.states = backward.states;
   gradients.d_states = read_only(work.d_states);
-  gradients.fresh = work.fresh;
+  gradients.v_new = work.v_new;
   gradients.d_residual = work.d_residual;
-  gradients.state_sums = work.state_sums;
-  gradients.dq = tokens_of(args.dq);
-  gradients.dk = tokens_of(args.dk);
-  gradients.dg = tokens_of(args.dg);
-  gradients.dbeta = tokens_of(args.dbeta);
-  gradients.dlambda = tokens_of(args.dlambda);
-  gradients.dq_parts = work.dq_parts;
-  gradients.dk_parts = work.dk_parts;
-  gradients.d_key_square = work.d_key_square;
-  gradients.batch = plan.at.B;
-  gradients.tokens = plan.at.T;
-  launch_gradients(context, gradients, plan.bf16);
-  if (work.in_parts) launch_finish_rows(context, gradients);
+  gradients.state_dots = work.state_dots;
+  gradients.dq = token_tensor(args.dq);
+  gradients.dk = token_tensor(args.dk);
+  gradients.dg = token_tensor(args.dg);
+  gradients.dbeta = token_tensor(args.dbeta);
+  gradients.dlambda = token_tensor(args.dlambda);
+  gradients.dq_partials = work.dq_partials;
+  gradients.dk_partials = work.dk_partials;
+  gradients.dk_factors = work.dk_factors;
+  gradients.batch = launch.at.B;
+  gradients.tokens = launch.at.T;
+  launch_gradients(context, gradients, launch.bf16);
+  if (work.has_partials) launch_reduce_dqk(context, gradients);
 }
 
 }  // namespace qdelta::cuda

@@ -1,10 +1,13 @@
-// What the kernels of the chunkwise recurrence are given, and the functions that launch them. Plain numbers and
-// pointers, so that the files compiled for the GPU see neither views nor checks.
+// Arguments of the kernels of the chunkwise recurrence, and the functions that launch them. Plain numbers and pointers,
+// so that the files compiled by nvcc see neither views nor checks.
 //
-// A call is a few launches over the same workspace:
-//   forward    locate, prepare, forward_scan
-//   backward   locate; prepare, where the forward kept nothing; forward_scan, where it kept no states or sequences are
-//              few; backward_scan; gradients; and where a row of dq and dk has several parts, finish_rows
+// A call is a few launches over one workspace:
+//   forward    build_chunk_tables (packed sequences only), prepare, forward_scan
+//   backward   build_chunk_tables; prepare, unless the forward saved its results; forward_scan, where chunk states were
+//              not saved or there are few sequences; backward_scan; gradients; and where a row of dq and dk has several
+//              partial sums, reduce_dqk
+//
+// Symbols as in recurrence_chunk_scan.cuh and recurrence_chunk_prepare.cu; C = kChunk.
 #pragma once
 
 #include <cstddef>
@@ -15,110 +18,113 @@
 
 namespace qdelta::cuda {
 
-inline constexpr int kChunk = 64;    // tokens
-inline constexpr int kColumns = 64;  // value columns of a block
-inline constexpr int kStrips = 4;    // warps of a scan's block, which share its columns
-inline constexpr std::int64_t kMatrix = kChunk * kChunk;
+inline constexpr int kChunk = 64;                    // C, tokens
+inline constexpr int kBlockV = 64;                   // value columns of a thread block
+inline constexpr int kWarpV = 16;                    // value columns of a warp tile, in the scans
+inline constexpr int kWarpTiles = kBlockV / kWarpV;  // of a block, one for each warp
+inline constexpr std::int64_t kChunkMatrix = kChunk * kChunk;
 
-// A [B, T, heads, width] or [B, T, heads] tensor; strides count elements, the width's is 1.
+// A [B, T, heads, width] or [B, T, heads] tensor; strides count elements, that of the last axis is 1.
 template <class Byte>
-struct TokensOf {
+struct TokenTensor {
   Byte* data = nullptr;
-  std::int64_t batch = 0, token = 0, head = 0;
+  std::int64_t batch_stride = 0, token_stride = 0, head_stride = 0;
   bool bf16 = false;
-  bool vectors = false;  // every row starts at a multiple of 16 bytes and is a whole number of them
+  bool aligned16 = false;  // every row starts at a multiple of 16 bytes and is a whole number of them
 };
-using TokensIn = TokensOf<const std::byte>;
-using TokensOut = TokensOf<std::byte>;
+using TokensIn = TokenTensor<const std::byte>;
+using TokensOut = TokenTensor<std::byte>;
 
 // States [index, head, K, V], the last axis contiguous.
 template <class Byte>
-struct StatesOf {
+struct StateTensor {
   Byte* data = nullptr;
-  std::int64_t index = 0, head = 0, key = 0;
-  int columns = 0;  // V, or whole blocks of columns in the workspace, zeros beyond V
+  std::int64_t index_stride = 0, head_stride = 0, key_stride = 0;
+  int columns = 0;  // V; in the workspace padded to a multiple of kBlockV with zeros
   bool bf16 = false;
-  bool vectors = false;
+  bool aligned16 = false;
 };
-using StatesIn = StatesOf<const std::byte>;
-using StatesOut = StatesOf<std::byte>;
+using StatesIn = StateTensor<const std::byte>;
+using StatesOut = StateTensor<std::byte>;
 
-// Which tokens the chunks have. Packed sequences come with tables, which `locate` fills on the device.
+// The tokens of every chunk. Packed sequences need tables, which build_chunk_tables fills on the device.
 struct Chunks {
-  std::int64_t sequences = 0, tokens = 0, per_sequence = 0;  // the last two of every sequence, unless packed
+  std::int64_t sequences = 0;
+  std::int64_t tokens = 0, per_sequence = 0;  // of a sequence; unused where packed
   std::int64_t total = 0;
-  const std::int64_t* offsets = nullptr;  // [sequences + 1] into the tokens; null: not packed
-  std::int64_t* first = nullptr;          // [sequences + 1] of the chunks of a sequence
-  std::int32_t* owner = nullptr;          // [total] the sequence of a chunk
+  const std::int64_t* cu_seqlens = nullptr;  // [sequences + 1]; null: not packed
+  std::int64_t* first_chunk = nullptr;       // [sequences + 1] the first chunk of a sequence
+  std::int32_t* sequence = nullptr;          // [total] the sequence of a chunk
 };
 
 struct Dims {
-  int heads, value_heads, shared;  // `shared` value heads for each query/key head
-  int keys, values;                // K, V
-  int blocks;                      // of kColumns value columns
+  int heads, value_heads, group_size;  // H, HV, and value heads per query/key head
+  int key_dim, value_dim;              // K, V
+  int column_blocks;                   // blocks of kBlockV value columns
 };
 
-// What the tokens of a chunk are multiplied by: rows of kChunk floats. G is the running sum of the log decays.
+// Factors of a chunk's tokens, rows of kChunk floats. G is the running sum of the log decays in the chunk,
+// gamma = exp(G); |q| and |k| are 1 without L2 norm.
 enum Factor : int {
-  kReadOut,    // scale exp(G) / |q|
-  kReadKey,    // erase exp(G) / |k|
-  kReadQuery,  // erase exp(G) mix / |q|
-  kWrite,      // write
-  kToEnd,      // exp(G_end - G) / |k|
-  kDecay,      // exp(G)
-  kReadBoth,   // mix |k| / |q|, of queries that are added to keys before kReadKey
+  kScaleGammaQ,     // scale gamma / |q|
+  kEraseGammaK,     // erase gamma / |k|
+  kEraseGammaMixQ,  // erase gamma mix / |q|
+  kWrite,           // write
+  kGammaToEndK,     // exp(G_C - G) / |k|
+  kGamma,           // gamma
+  kMixQPerK,        // mix |k| / |q|: scales Q S where K S is added to it before kEraseGammaK
   kScanFactors,
   // The gradients also need:
-  kLogHigh = kScanFactors,  // G / log 2 as the sum of two floats
-  kLogLow,
+  kLog2GammaHigh = kScanFactors,  // G / log 2 as the sum of two floats
+  kLog2GammaLow,
   kErase,
   kMix,
-  kQueryNorm,  // 1 / |q|, or 1
-  kKeyNorm,
-  kG,  // the rule's inputs
+  kInvNormQ,  // 1 / |q|
+  kInvNormK,  // 1 / |k|
+  kG,         // the inputs of the rule
   kBeta,
   kLambda,
-  kKeySquare,
+  kKDotK,
   kFactors
 };
 
-// Matrices of a chunk are kept in parts that add up to them: bf16 operands have an upper and a lower half, because
-// where keys are alike these matrices undo each other, and eight bits of them would show in the result.
-[[nodiscard]] QDELTA_HOST_DEVICE constexpr int matrix_parts(bool bf16) { return bf16 ? 2 : 1; }
+// Chunk matrices, V' and dR are stored as a sum of so many operands: split bf16, a high and a low part. Where keys are
+// alike these matrices cancel, and the eight bits of one bf16 would show in the result.
+[[nodiscard]] QDELTA_HOST_DEVICE constexpr int operand_parts(bool bf16) { return bf16 ? 2 : 1; }
 
-// Everything of a chunk that does not involve v, for chunk c of value head h at index c * value_heads + h. With norms,
-// Q and K below are normalised ones. Only the 16 x 16 blocks up to the diagonal are there.
-struct Prepared {
-  void* attend = nullptr;    // [parts][kChunk][kChunk] lower(scale Gamma . Q K^T)
-  void* inverse = nullptr;   // [parts][kChunk][kChunk] T = (I + A)^-1; rules that erase
-  void* read = nullptr;      // [parts][kChunk][kChunk] strictLower(Gamma . X K^T); rules that erase, for the backward
-  float* factors = nullptr;  // [kFactors][kChunk]
+// Everything of a chunk that does not depend on v, for chunk c of value head h at index c * value_heads + h. Q and K
+// are the normalised rows where there is an L2 norm. Only the 16 x 16 blocks up to the diagonal are written.
+struct PreparedChunks {
+  void* A_qk = nullptr;      // [parts][C][C] lower(scale Gamma . Q K^T)
+  void* T = nullptr;         // [parts][C][C] (I + diag(erase) A_xk)^-1; rules that erase
+  void* A_xk = nullptr;      // [parts][C][C] strictLower(Gamma . X K^T); rules that erase, for the backward
+  float* factors = nullptr;  // [kFactors][C]
 };
 
 struct PrepareArgs {
   Dims dims;
   Chunks chunks;
   Rule rule;
-  bool erases, norm;
+  bool erases, qk_l2norm;
   float scale;
   TokensIn q, k, g, beta, lambda;
-  Prepared out;
+  PreparedChunks out;
 };
 
-// `fresh` is V', here and below: [parts][kChunk][blocks * kColumns] of the operand type for every chunk and head. It is
-// kept in parts like the matrices: the gradients of the gates are sums of products with it that cancel.
+// `v_new` is V', here and below: [parts][C][column_blocks * kBlockV] of the operand type for every chunk and head,
+// split like the chunk matrices: the gradients of the gates are sums of products with it that cancel.
 struct ForwardScanArgs {
   Dims dims;
   Chunks chunks;
   bool erases, mixes;
-  bool one_chunk;  // every chunk is a sequence of its own that starts from entry[chunk]
+  bool per_chunk;  // all chunks in parallel, each from initial_states[chunk]; else a scan over every sequence
   TokensIn q, k, v;
-  Prepared prepared;
-  StatesIn entry;          // of the sequences; optional
-  StatesOut chunk_states;  // optional
-  StatesOut exit;          // optional
-  TokensOut o;             // optional
-  void* fresh = nullptr;   // optional
+  PreparedChunks prepared;
+  StatesIn initial_states;  // of the sequences, or chunks; optional
+  StatesOut chunk_states;   // on entry to every chunk; optional
+  StatesOut final_states;   // optional
+  TokensOut o;              // optional
+  void* v_new = nullptr;    // optional
 };
 
 struct BackwardScanArgs {
@@ -126,53 +132,55 @@ struct BackwardScanArgs {
   Chunks chunks;
   bool erases, mixes;
   TokensIn q, k, v, d_o;
-  Prepared prepared;
-  StatesIn states;     // on entry to every chunk
-  StatesIn d_exit;     // optional
-  StatesOut d_entry;   // optional
-  StatesOut d_states;  // of the exit of every chunk
+  PreparedChunks prepared;
+  StatesIn states;             // on entry to every chunk
+  StatesIn d_final_states;     // optional
+  StatesOut d_initial_states;  // optional
+  StatesOut d_states;          // dS+, on exit of every chunk
   TokensOut dv;
-  void* fresh = nullptr;        // where the forward scan did not leave it
-  void* d_residual = nullptr;   // dR, laid out as V'
-  float* state_sums = nullptr;  // [chunks][value_heads][blocks][kStrips]: parts of sum(S . dS+), of unrounded dS+
+  void* v_new = nullptr;       // recomputed where given, because no forward scan has
+  void* d_residual = nullptr;  // dR, laid out as V'
+  // Partial sums of sum(S . dS+), dS+ before it is rounded: [chunks][value_heads][column_blocks][kWarpTiles].
+  float* state_dots = nullptr;
 };
 
 struct GradientsArgs {
   Dims dims;
   Chunks chunks;
   Rule rule;
-  bool erases, norm;
-  bool adds_keys;  // does k.k have a gradient, which goes to k?
+  bool erases, qk_l2norm;
+  bool has_d_k_dot_k;  // the rule reads k.k, so that its gradient adds to dk
   float scale;
   TokensIn q, k, v, d_o;
-  Prepared prepared;
+  PreparedChunks prepared;
   StatesIn states, d_states;
-  const void* fresh = nullptr;
+  const void* v_new = nullptr;
   const void* d_residual = nullptr;
-  const float* state_sums = nullptr;
+  const float* state_dots = nullptr;
   TokensOut dq, dk, dg, dbeta, dlambda;
-  // Where several value heads add to a row of dq and dk, or the keys take several passes: gradients of the normalised
-  // rows, float32 [B, T, value_heads, K], and what to add of the key itself, [B, T, value_heads].
-  float* dq_parts = nullptr;
-  float* dk_parts = nullptr;
-  float* d_key_square = nullptr;
+  // Where several value heads add to a row of dq and dk, or the key dimension takes several passes: gradients of the
+  // normalised rows, float32 [B, T, value_heads, K], and the multiples of K to add to dk, [B, T, value_heads].
+  // reduce_dqk finishes them.
+  float* dq_partials = nullptr;
+  float* dk_partials = nullptr;
+  float* dk_factors = nullptr;
   std::int64_t batch = 0, tokens = 0;  // B, T
 };
 
-void launch_locate(const Context& context, const Chunks& chunks);
-void launch_prepare(const Context& context, const PrepareArgs& args, bool bf16);
-void launch_forward_scan(const Context& context, const ForwardScanArgs& args, bool bf16);
-void launch_backward_scan(const Context& context, const BackwardScanArgs& args, bool bf16);
-void launch_gradients(const Context& context, const GradientsArgs& args, bool bf16);
-void launch_finish_rows(const Context& context, const GradientsArgs& args);
+void launch_build_chunk_tables(const Context& context, const Chunks& chunks);
+void launch_prepare(const Context& context, const PrepareArgs& args, bool bf16_operands);
+void launch_forward_scan(const Context& context, const ForwardScanArgs& args, bool bf16_operands);
+void launch_backward_scan(const Context& context, const BackwardScanArgs& args, bool bf16_operands);
+void launch_gradients(const Context& context, const GradientsArgs& args, bool bf16_operands);
+void launch_reduce_dqk(const Context& context, const GradientsArgs& args);
 
-// Lets a kernel have this much dynamic shared memory; an Error where the GPU has less.
+// Opts a kernel into this much dynamic shared memory; an Error where the GPU has less.
 void allow_shared_memory(const Context& context, const void* kernel, int bytes);
 
-// Keys are padded to one of these widths.
-inline constexpr int kWidestKeys = 256;
-[[nodiscard]] constexpr int padded_keys(int keys) { return keys <= 64 ? 64 : keys <= 128 ? 128 : kWidestKeys; }
-// How many of them the gradients of a chunk take at once.
-[[nodiscard]] constexpr int gradient_keys(int padded, bool bf16) { return bf16 && padded > 64 ? 128 : 64; }
+// The key dimension is padded to one of these widths.
+inline constexpr int kMaxKeyDim = 256;
+[[nodiscard]] constexpr int padded_key_dim(int keys) { return keys <= 64 ? 64 : keys <= 128 ? 128 : kMaxKeyDim; }
+// Keys that the gradients kernel takes in one pass.
+[[nodiscard]] constexpr int gradient_key_tile(int padded, bool bf16) { return bf16 && padded > 64 ? 128 : 64; }
 
 }  // namespace qdelta::cuda

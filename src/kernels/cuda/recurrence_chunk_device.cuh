@@ -1,5 +1,5 @@
-// What the kernels of the chunkwise recurrence share: where chunks are, how their rows come into shared memory, and the
-// strips of value columns that the scans work on.
+// Device code that the kernels of the chunkwise recurrence share: token ranges of chunks, matrices in global memory,
+// tiles copied from there to shared memory, and the warp tiles of value columns that the scans work on.
 #pragma once
 
 #include <cstddef>
@@ -13,49 +13,50 @@ namespace qdelta::cuda {
 // ---------------------------------------------------------------------------------------------------------------------
 // Chunks.
 
-struct ChunkPlace {
+struct ChunkRange {
   std::int64_t batch, first;  // the first token, in its row of the batch
-  int rows;                   // tokens
+  int tokens;
 };
 
 __device__ inline std::int64_t first_chunk(const Chunks& chunks, std::int64_t sequence) {
-  return chunks.offsets == nullptr ? sequence * chunks.per_sequence : chunks.first[sequence];
+  return chunks.cu_seqlens == nullptr ? sequence * chunks.per_sequence : chunks.first_chunk[sequence];
 }
 __device__ inline std::int64_t chunk_count(const Chunks& chunks, std::int64_t sequence) {
-  return chunks.offsets == nullptr ? chunks.per_sequence : chunks.first[sequence + 1] - chunks.first[sequence];
+  return chunks.cu_seqlens == nullptr ? chunks.per_sequence
+                                      : chunks.first_chunk[sequence + 1] - chunks.first_chunk[sequence];
 }
 
 __device__ inline std::int64_t sequence_of(const Chunks& chunks, std::int64_t chunk) {
-  return chunks.offsets == nullptr ? chunk / chunks.per_sequence : chunks.owner[chunk];
+  return chunks.cu_seqlens == nullptr ? chunk / chunks.per_sequence : chunks.sequence[chunk];
 }
-// Of a chunk of a sequence that is known, which saves the division.
-__device__ inline ChunkPlace place_of(const Chunks& chunks, std::int64_t chunk, std::int64_t sequence) {
-  ChunkPlace place;
+// Where the sequence of the chunk is known, which saves a division.
+__device__ inline ChunkRange chunk_range(const Chunks& chunks, std::int64_t chunk, std::int64_t sequence) {
+  ChunkRange range;
   std::int64_t end;
-  if (chunks.offsets == nullptr) {
-    place.batch = sequence;
-    place.first = (chunk - sequence * chunks.per_sequence) * kChunk;
+  if (chunks.cu_seqlens == nullptr) {
+    range.batch = sequence;
+    range.first = (chunk - sequence * chunks.per_sequence) * kChunk;
     end = chunks.tokens;
   } else {
-    place.batch = 0;
-    place.first = chunks.offsets[sequence] + (chunk - chunks.first[sequence]) * kChunk;
-    end = chunks.offsets[sequence + 1];
+    range.batch = 0;
+    range.first = chunks.cu_seqlens[sequence] + (chunk - chunks.first_chunk[sequence]) * kChunk;
+    end = chunks.cu_seqlens[sequence + 1];
   }
-  place.rows = static_cast<int>(end - place.first < kChunk ? end - place.first : kChunk);
-  return place;
+  range.tokens = static_cast<int>(end - range.first < kChunk ? end - range.first : kChunk);
+  return range;
 }
-__device__ inline ChunkPlace place_of(const Chunks& chunks, std::int64_t chunk) {
-  return place_of(chunks, chunk, sequence_of(chunks, chunk));
+__device__ inline ChunkRange chunk_range(const Chunks& chunks, std::int64_t chunk) {
+  return chunk_range(chunks, chunk, sequence_of(chunks, chunk));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Matrices in device memory.
+// Matrices in global memory.
 
 template <class Byte>
-struct MatrixOf {
+struct GlobalMatrix {
   Byte* data;
   std::int64_t stride;  // between rows, in elements
-  bool bf16, vectors;
+  bool bf16, aligned16;
 
   __device__ Byte* at(std::int64_t row, std::int64_t column) const {
     return data + (row * stride + column) * (bf16 ? 2 : 4);
@@ -64,11 +65,10 @@ struct MatrixOf {
     return bf16 ? __bfloat162float(*reinterpret_cast<const ::__nv_bfloat16*>(at(row, column)))
                 : *reinterpret_cast<const float*>(at(row, column));
   }
-  // From a later row on.
-  __device__ MatrixOf below(int row) const { return {at(row, 0), stride, bf16, vectors}; }
-  // Goes on to a later row (or an earlier one), to a later column.
-  __device__ void skip_rows(int rows) { data = at(rows, 0); }
-  __device__ void skip_columns(int columns) { data = at(0, columns); }
+  // The rows from `row` on.
+  __device__ GlobalMatrix from_row(int row) const { return {at(row, 0), stride, bf16, aligned16}; }
+  __device__ void advance_rows(int rows) { data = at(rows, 0); }
+  __device__ void advance_columns(int columns) { data = at(0, columns); }
   __device__ void set(std::int64_t row, std::int64_t column, float value) const {
     if (bf16) {
       *reinterpret_cast<::__nv_bfloat16*>(at(row, column)) = __float2bfloat16_rn(value);
@@ -77,11 +77,11 @@ struct MatrixOf {
     }
   }
 };
-using MatrixIn = MatrixOf<const std::byte>;
-using MatrixOut = MatrixOf<std::byte>;
+using MatrixIn = GlobalMatrix<const std::byte>;
+using MatrixOut = GlobalMatrix<std::byte>;
 
-// Without a branch, so that many may be under way; get and set are for single values. What is read nobody may write
-// meanwhile; where it is not valid, zeros. An element, eight bytes, sixteen.
+// Predicated loads and stores, without a branch, so that many can be in flight (get and set above are for single
+// values). Loads give zero where not valid; no thread may write what is loaded during the kernel.
 template <class E>
 __device__ inline float load_element(const void* from, bool valid) {
   if constexpr (kIsBf16<E>) {
@@ -101,7 +101,7 @@ __device__ inline float load_element(const void* from, bool valid) {
 template <class E>
 __device__ inline void store_element(void* to, float value, bool valid) {
   if constexpr (kIsBf16<E>) {
-    const auto bits = static_cast<std::uint16_t>(pack(value, 0.0F));
+    const auto bits = static_cast<std::uint16_t>(pack_bf16x2(value, 0.0F));
     asm volatile("{ .reg .pred valid; setp.ne.b32 valid, %2, 0; @valid st.global.b16 [%0], %1; }" ::"l"(to), "h"(bits),
                  "r"(valid ? 1 : 0)
                  : "memory");
@@ -112,244 +112,246 @@ __device__ inline void store_element(void* to, float value, bool valid) {
   }
 }
 
-__device__ inline uint2 load_pairs(const void* from, bool valid) {
-  uint2 pairs;
+__device__ inline uint2 load_8_bytes(const void* from, bool valid) {
+  uint2 packed;
   asm volatile(
       "{ .reg .pred valid; setp.ne.b32 valid, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0; "
       "@valid ld.global.v2.b32 {%0, %1}, [%2]; }"
-      : "=&r"(pairs.x), "=&r"(pairs.y)
+      : "=&r"(packed.x), "=&r"(packed.y)
       : "l"(from), "r"(valid ? 1 : 0));
-  return pairs;
+  return packed;
 }
 
-__device__ inline void store_pairs(void* to, uint2 pairs, bool valid) {
+__device__ inline void store_8_bytes(void* to, uint2 packed, bool valid) {
   asm volatile("{ .reg .pred valid; setp.ne.b32 valid, %3, 0; @valid st.global.v2.b32 [%0], {%1, %2}; }" ::"l"(to),
-               "r"(pairs.x), "r"(pairs.y), "r"(valid ? 1 : 0)
+               "r"(packed.x), "r"(packed.y), "r"(valid ? 1 : 0)
                : "memory");
 }
 
-__device__ inline uint4 load_unit(const void* from, bool valid) {
-  uint4 unit;
+__device__ inline uint4 load_16_bytes(const void* from, bool valid) {
+  uint4 vector;
   asm volatile(
       "{ .reg .pred valid; setp.ne.b32 valid, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0; "
       "@valid ld.global.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-      : "=&r"(unit.x), "=&r"(unit.y), "=&r"(unit.z), "=&r"(unit.w)
+      : "=&r"(vector.x), "=&r"(vector.y), "=&r"(vector.z), "=&r"(vector.w)
       : "l"(from), "r"(valid ? 1 : 0));
-  return unit;
+  return vector;
 }
 
-// Into the cache that all processors share.
+// Into L2.
 __device__ inline void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
-// The rows of a chunk, from a column that is a multiple of 16 on.
+// The rows of a chunk, from column `column` on, which is a multiple of 16.
 template <class Byte>
-__device__ inline MatrixOf<Byte> rows_of(const TokensOf<Byte>& tokens, const ChunkPlace& place, int head,
-                                         int column = 0) {
-  const std::int64_t offset = place.batch * tokens.batch + place.first * tokens.token + head * tokens.head + column;
-  return {tokens.data + offset * (tokens.bf16 ? 2 : 4), tokens.token, tokens.bf16, tokens.vectors};
+__device__ inline GlobalMatrix<Byte> chunk_rows(const TokenTensor<Byte>& tokens, const ChunkRange& range, int head,
+                                                int column = 0) {
+  const std::int64_t offset =
+      range.batch * tokens.batch_stride + range.first * tokens.token_stride + head * tokens.head_stride + column;
+  return {tokens.data + offset * (tokens.bf16 ? 2 : 4), tokens.token_stride, tokens.bf16, tokens.aligned16};
 }
 template <class Byte>
-__device__ inline MatrixOf<Byte> matrix_of(const StatesOf<Byte>& states, std::int64_t index, int head, int row,
-                                           int column) {
-  const std::int64_t offset = index * states.index + head * states.head + row * states.key + column;
-  return {states.data + offset * (states.bf16 ? 2 : 4), states.key, states.bf16, states.vectors};
+__device__ inline GlobalMatrix<Byte> state_matrix(const StateTensor<Byte>& states, std::int64_t index, int head,
+                                                  int row, int column) {
+  const std::int64_t offset =
+      index * states.index_stride + head * states.head_stride + row * states.key_stride + column;
+  return {states.data + offset * (states.bf16 ? 2 : 4), states.key_stride, states.bf16, states.aligned16};
 }
 
-// A gate of token `row` of a chunk; zero where it is not given.
-__device__ inline float gate_at(const TokensIn& gate, const ChunkPlace& place, int head, int row) {
-  return gate.data == nullptr ? 0.0F : rows_of(gate, place, head).get(row, 0);
+// The gate of token `row` of a chunk; zero where the tensor is not given.
+__device__ inline float load_gate(const TokensIn& gate, const ChunkRange& range, int head, int row) {
+  return gate.data == nullptr ? 0.0F : chunk_rows(gate, range, head).get(row, 0);
 }
-__device__ inline void set_gate(const TokensOut& gate, const ChunkPlace& place, int head, int row, float value) {
-  if (gate.data != nullptr) rows_of(gate, place, head).set(row, 0, value);
+__device__ inline void store_gate(const TokensOut& gate, const ChunkRange& range, int head, int row, float value) {
+  if (gate.data != nullptr) chunk_rows(gate, range, head).set(row, 0, value);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Tiles from device memory, by all kThreads of a block.
+// Tiles from global memory, by all kThreads of a block.
 
-// The units of a tile, shared out: a thread has the same columns of every kStep-th row.
+// The 16-byte vectors of a tile, partitioned over the threads: a thread has one vector of every kRowStep-th row.
 template <int kThreads, class E, int kRows, int kWidth>
-struct TileShare {
+struct TilePartition {
   using T = Tile<E, kRows, kWidth>;
-  static constexpr int kStep = kThreads / T::kUnits;
-  static constexpr int kCount = (kRows + kStep - 1) / kStep;
-  static constexpr bool kEven = kRows % kStep == 0;  // every thread has kCount units
-  static_assert(kThreads % T::kUnits == 0);
-  int row = static_cast<int>(threadIdx.x) / T::kUnits;
-  int column = static_cast<int>(threadIdx.x) % T::kUnits * T::kUnit;
+  static constexpr int kRowStep = kThreads / T::kVectorsPerRow;
+  static constexpr int kCount = (kRows + kRowStep - 1) / kRowStep;
+  static constexpr bool kEven = kRows % kRowStep == 0;  // every thread has kCount vectors
+  static_assert(kThreads % T::kVectorsPerRow == 0);
+  int row = static_cast<int>(threadIdx.x) / T::kVectorsPerRow;
+  int column = static_cast<int>(threadIdx.x) % T::kVectorsPerRow * T::kVector;
 };
 
-// Rows [0, rows) and columns [0, columns) of a matrix, and zeros beyond them. Copies may still be under way: commit and
-// wait.
+// Rows [0, rows) and columns [0, columns) of a matrix, zeros beyond them. By cp.async where possible: commit and wait.
 template <int kThreads, class E, int kRows, int kWidth>
 __device__ inline void load_tile(const Tile<E, kRows, kWidth>& tile, const MatrixIn& from, int rows, int columns) {
-  using Share = TileShare<kThreads, E, kRows, kWidth>;
-  const Share share;
-  if (from.vectors && from.bf16 == kIsBf16<E>) {
-    const std::byte* at = from.at(share.row, share.column);
-    const std::int64_t step = from.stride * static_cast<std::int64_t>(Share::kStep * sizeof(E));
-    const int valid = share.column < columns ? rows - share.row : 0;
+  using Partition = TilePartition<kThreads, E, kRows, kWidth>;
+  const Partition partition;
+  if (from.aligned16 && from.bf16 == kIsBf16<E>) {
+    const std::byte* at = from.at(partition.row, partition.column);
+    const std::int64_t step = from.stride * static_cast<std::int64_t>(Partition::kRowStep * sizeof(E));
+    const int valid = partition.column < columns ? rows - partition.row : 0;
 #pragma unroll
-    for (int i = 0; i < Share::kCount; ++i) {
-      const int row = share.row + i * Share::kStep;
-      if (Share::kEven || row < kRows) copy_async(tile.at(row, share.column), at, i * Share::kStep < valid);
+    for (int i = 0; i < Partition::kCount; ++i) {
+      const int row = partition.row + i * Partition::kRowStep;
+      if (Partition::kEven || row < kRows)
+        cp_async(tile.at(row, partition.column), at, i * Partition::kRowStep < valid);
       at += step;
     }
   } else {
 #pragma unroll 1
-    for (int i = 0; i < Share::kCount; ++i) {
-      const int row = share.row + i * Share::kStep;
+    for (int i = 0; i < Partition::kCount; ++i) {
+      const int row = partition.row + i * Partition::kRowStep;
       if (row >= kRows) break;
-      E* to = tile.at(row, share.column);
-      for (int j = 0; j < Tile<E, kRows, kWidth>::kUnit; ++j) {
-        const bool valid = row < rows && share.column + j < columns;
-        to[j] = static_cast<E>(valid ? from.get(row, share.column + j) : 0.0F);
+      E* to = tile.at(row, partition.column);
+      for (int j = 0; j < Tile<E, kRows, kWidth>::kVector; ++j) {
+        const bool valid = row < rows && partition.column + j < columns;
+        to[j] = static_cast<E>(valid ? from.get(row, partition.column + j) : 0.0F);
       }
     }
   }
 }
 
-// A matrix of the workspace: whole, aligned, of the operand type. kLower: zeros beyond the 16 x 16 blocks on the
+// A matrix of the workspace: no bounds, aligned, of the operand type. kLower: zeros above the 16 x 16 blocks of the
 // diagonal.
 template <int kThreads, bool kLower, class E, int kRows, int kWidth>
-__device__ inline void load_own_tile(const Tile<E, kRows, kWidth>& tile, const E* from, std::int64_t stride) {
-  using Share = TileShare<kThreads, E, kRows, kWidth>;
-  const Share share;
-  const E* at = from + share.row * stride + share.column;
+__device__ inline void load_workspace_tile(const Tile<E, kRows, kWidth>& tile, const E* from, std::int64_t stride) {
+  using Partition = TilePartition<kThreads, E, kRows, kWidth>;
+  const Partition partition;
+  const E* at = from + partition.row * stride + partition.column;
 #pragma unroll
-  for (int i = 0; i < Share::kCount; ++i) {
-    const int row = share.row + i * Share::kStep;
-    if (Share::kEven || row < kRows)
-      copy_async(tile.at(row, share.column), at, !kLower || share.column / 16 <= row / 16);
-    at += Share::kStep * stride;
+  for (int i = 0; i < Partition::kCount; ++i) {
+    const int row = partition.row + i * Partition::kRowStep;
+    if (Partition::kEven || row < kRows)
+      cp_async(tile.at(row, partition.column), at, !kLower || partition.column / 16 <= row / 16);
+    at += Partition::kRowStep * stride;
   }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Strips. In the scans a warp owns 16 value columns and has them as the rows of its sums, that is transposed: row
-// 8 j + 2 quad + {0, 1} (a token, or a key) of column strip_column(lane) in strip[j].x[{0, 1}], and of the column two
-// further on in x[{2, 3}]. The columns are assigned such that after an 8 x 8 transposition a lane has four neighbours
-// of a row.
+// Warp tiles. In the scans a warp owns 16 value columns. They are the rows (m16) of its accumulators, that is, the
+// matrix is held transposed: rows 8 j + 2 quad + {0, 1} (tokens, or keys) of column warp_tile_column(lane) are in
+// tile[j].x[{0, 1}], those of the column two further on in x[{2, 3}]. With this assignment of columns to lanes an 8 x 8
+// transposition leaves a lane with four adjacent elements of a row, 8 bytes of bf16.
 
-inline constexpr int kStrip = 16;
-__device__ inline int strip_column(const Lane& lane) { return 4 * (lane.group >> 1) + (lane.group & 1); }
+__device__ inline int warp_tile_column(const Lane& lane) { return 4 * (lane.group >> 1) + (lane.group & 1); }
 
-// A strip of bfloat16 as it is in memory: four neighbours of row 8 j + group, columns 4 quad and on. Without a branch,
-// so that all loads are under way before the first is waited for.
-template <int kSums>
-__device__ inline void fetch_strip(uint2 (&pairs)[kSums], const MatrixIn& from, int rows, int columns,
-                                   const Lane& lane) {
+// A bf16 warp tile as it is in memory: packed[j] has four adjacent elements of row 8 j + group, from column 4 quad on.
+// Without a branch, so that all loads are issued before the first is used.
+template <int kCount>
+__device__ inline void load_packed_warp_tile(uint2 (&packed)[kCount], const MatrixIn& from, int rows, int columns,
+                                             const Lane& lane) {
   const int column = 4 * lane.quad;
   const std::byte* at = from.at(lane.group, column);
   const std::int64_t step = from.stride * 16;
   const int valid = column < columns ? rows - lane.group : 0;
 #pragma unroll
-  for (int j = 0; j < kSums; ++j) {
-    pairs[j] = load_pairs(at, 8 * j < valid);
+  for (int j = 0; j < kCount; ++j) {
+    packed[j] = load_8_bytes(at, 8 * j < valid);
     at += step;
   }
 }
-__device__ inline Sum strip_of(uint2 pairs) {
-  const std::uint32_t left = transposed(pairs.x);
-  const std::uint32_t right = transposed(pairs.y);
+__device__ inline Accumulator unpack_accumulator(uint2 packed) {
+  const std::uint32_t left = transpose_8x8(packed.x);
+  const std::uint32_t right = transpose_8x8(packed.y);
   return {{low_half(left), high_half(left), low_half(right), high_half(right)}};
 }
 
-// strip[j] of the 16 columns of a tile that start at `column`.
+// Accumulator j of the warp tile that starts at `column` of a shared-memory tile.
 template <class E>
-__device__ inline Sum strip_sum(const Tile<E, kChunk, kColumns>& tile, int j, int column, const Lane& lane) {
+__device__ inline Accumulator load_accumulator(const Tile<E, kChunk, kBlockV>& tile, int j, int column,
+                                               const Lane& lane) {
   if constexpr (kIsBf16<E>) {
-    return strip_of(*reinterpret_cast<const uint2*>(tile.at(8 * j + lane.group, column + 4 * lane.quad)));
+    return unpack_accumulator(*reinterpret_cast<const uint2*>(tile.at(8 * j + lane.group, column + 4 * lane.quad)));
   } else {
-    Sum sum;
+    Accumulator acc;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      sum.x[i] = *tile.at(8 * j + 2 * lane.quad + i % 2, column + strip_column(lane) + i / 2 * 2);
-    return sum;
+      acc.x[i] = *tile.at(8 * j + 2 * lane.quad + i % 2, column + warp_tile_column(lane) + i / 2 * 2);
+    return acc;
   }
 }
 
-// From device memory, element by element.
-template <class E, int kSums>
-__device__ inline void gather_strip(Sum (&strip)[kSums], const MatrixIn& from, int rows, int columns,
-                                    const Lane& lane) {
+// From global memory, element by element.
+template <class E, int kCount>
+__device__ inline void load_warp_tile_scalar(Accumulator (&tile)[kCount], const MatrixIn& from, int rows, int columns,
+                                             const Lane& lane) {
 #pragma unroll
-  for (int j = 0; j < kSums; ++j) {
+  for (int j = 0; j < kCount; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = 8 * j + 2 * lane.quad + i % 2;
-      const int column = strip_column(lane) + i / 2 * 2;
-      strip[j].x[i] = load_element<E>(from.at(row, column), row < rows && column < columns);
+      const int column = warp_tile_column(lane) + i / 2 * 2;
+      tile[j].x[i] = load_element<E>(from.at(row, column), row < rows && column < columns);
     }
   }
 }
-template <int kSums>
-__device__ inline void gather_strip(Sum (&strip)[kSums], const MatrixIn& from, int rows, int columns,
-                                    const Lane& lane) {
-  from.bf16 ? gather_strip<bf16>(strip, from, rows, columns, lane)
-            : gather_strip<float>(strip, from, rows, columns, lane);
+template <int kCount>
+__device__ inline void load_warp_tile_scalar(Accumulator (&tile)[kCount], const MatrixIn& from, int rows, int columns,
+                                             const Lane& lane) {
+  from.bf16 ? load_warp_tile_scalar<bf16>(tile, from, rows, columns, lane)
+            : load_warp_tile_scalar<float>(tile, from, rows, columns, lane);
 }
-// By fours where that is possible. Zeros beyond the rows and columns.
-template <int kSums>
-__device__ inline void load_strip(Sum (&strip)[kSums], const MatrixIn& from, int rows, int columns, const Lane& lane) {
-  if (!from.bf16 || !from.vectors) return gather_strip(strip, from, rows, columns, lane);
-  uint2 pairs[kSums];
-  fetch_strip(pairs, from, rows, columns, lane);
+// From global memory, 8 bytes at a time where possible. Zeros beyond the rows and columns.
+template <int kCount>
+__device__ inline void load_warp_tile(Accumulator (&tile)[kCount], const MatrixIn& from, int rows, int columns,
+                                      const Lane& lane) {
+  if (!from.bf16 || !from.aligned16) return load_warp_tile_scalar(tile, from, rows, columns, lane);
+  uint2 packed[kCount];
+  load_packed_warp_tile(packed, from, rows, columns, lane);
 #pragma unroll
-  for (int j = 0; j < kSums; ++j) strip[j] = strip_of(pairs[j]);
+  for (int j = 0; j < kCount; ++j) tile[j] = unpack_accumulator(packed[j]);
 }
 
-// Into device memory, element by element.
-template <class E, int kSums>
-__device__ inline void scatter_strip(const Sum (&strip)[kSums], const MatrixOut& to, int rows, int columns,
-                                     const Lane& lane) {
+// To global memory, element by element.
+template <class E, int kCount>
+__device__ inline void store_warp_tile_scalar(const Accumulator (&tile)[kCount], const MatrixOut& to, int rows,
+                                              int columns, const Lane& lane) {
 #pragma unroll
-  for (int j = 0; j < kSums; ++j) {
+  for (int j = 0; j < kCount; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = 8 * j + 2 * lane.quad + i % 2;
-      const int column = strip_column(lane) + i / 2 * 2;
-      store_element<E>(to.at(row, column), strip[j].x[i], row < rows && column < columns);
+      const int column = warp_tile_column(lane) + i / 2 * 2;
+      store_element<E>(to.at(row, column), tile[j].x[i], row < rows && column < columns);
     }
   }
 }
 
-// The same, by fours where that is possible: without a branch, some transpositions under way before the first is
-// needed.
-template <int kSums>
-__device__ inline void store_strip(const Sum (&strip)[kSums], const MatrixOut& to, int rows, int columns,
-                                   const Lane& lane) {
-  if (!to.bf16) return scatter_strip<float>(strip, to, rows, columns, lane);
-  if (!to.vectors) return scatter_strip<bf16>(strip, to, rows, columns, lane);
+// To global memory, 8 bytes at a time where possible. Without a branch, a batch of transpositions in flight.
+template <int kCount>
+__device__ inline void store_warp_tile(const Accumulator (&tile)[kCount], const MatrixOut& to, int rows, int columns,
+                                       const Lane& lane) {
+  if (!to.bf16) return store_warp_tile_scalar<float>(tile, to, rows, columns, lane);
+  if (!to.aligned16) return store_warp_tile_scalar<bf16>(tile, to, rows, columns, lane);
   const int column = 4 * lane.quad;
   std::byte* at = to.at(lane.group, column);
   const std::int64_t step = to.stride * 16;
   const int valid = column < columns ? rows - lane.group : 0;
-  constexpr int kTogether = 4;
-  static_assert(kSums % kTogether == 0);
+  constexpr int kBatch = 4;
+  static_assert(kCount % kBatch == 0);
 #pragma unroll
-  for (int first = 0; first < kSums; first += kTogether) {
-    uint2 pairs[kTogether];
+  for (int first = 0; first < kCount; first += kBatch) {
+    uint2 packed[kBatch];
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const float* x = strip[first + i].x;
-      pairs[i] = {transposed(pack(x[0], x[1])), transposed(pack(x[2], x[3]))};
+    for (int i = 0; i < kBatch; ++i) {
+      const float* x = tile[first + i].x;
+      packed[i] = {transpose_8x8(pack_bf16x2(x[0], x[1])), transpose_8x8(pack_bf16x2(x[2], x[3]))};
     }
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      store_pairs(at, pairs[i], 8 * (first + i) < valid);
+    for (int i = 0; i < kBatch; ++i) {
+      store_8_bytes(at, packed[i], 8 * (first + i) < valid);
       at += step;
     }
   }
 }
 
-// Every row (a token) of a strip times its factor.
-template <int kSums>
-__device__ inline void scale_strip(Sum (&strip)[kSums], const float* factors, const Lane& lane) {
+// Multiplies every row (a token) of a warp tile by its factor.
+template <int kCount>
+__device__ inline void scale_tokens(Accumulator (&tile)[kCount], const float* factors, const Lane& lane) {
 #pragma unroll
-  for (int j = 0; j < kSums; ++j) {
+  for (int j = 0; j < kCount; ++j) {
     const float2 factor = *reinterpret_cast<const float2*>(factors + 8 * j + 2 * lane.quad);
-    strip[j].x[0] *= factor.x, strip[j].x[1] *= factor.y;
-    strip[j].x[2] *= factor.x, strip[j].x[3] *= factor.y;
+    tile[j].x[0] *= factor.x, tile[j].x[1] *= factor.y;
+    tile[j].x[2] *= factor.x, tile[j].x[3] *= factor.y;
   }
 }
 

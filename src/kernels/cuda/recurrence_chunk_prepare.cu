@@ -1,44 +1,44 @@
-// Everything of a chunk that does not involve v, one block for each chunk and value head:
+// Everything of a chunk that does not depend on v, one block for each chunk and value head:
 //
-//   G      the running sum of the log decays         Gamma[r][i] = exp(G_r - G_i) for i <= r
-//   attend = lower(scale Gamma . Q K^T)              the diagonal included
-//   read   = strictLower(Gamma . X K^T)              X = K + diag(mix) Q
-//   T      = (I + diag(erase) read)^-1
+//   G      running sum of the log decays            Gamma[r][i] = exp(G_r - G_i) for i <= r
+//   A_qk = lower(scale Gamma . Q K^T)               with the diagonal
+//   A_xk = strictLower(Gamma . X K^T)               X = K + diag(mix) Q
+//   A    = diag(erase) A_xk                         T = (I + A)^-1
 //
-// and the factors of its tokens. Q and K are taken as they are; the norms multiply the products, in float32. The
-// inverse is taken of the decayed matrix: its entries are those of the recurrence itself, while without the decay they
-// may overflow where the recurrence does not.
+// and the factors of its tokens. The products take q and k as they are in memory; the L2 norms multiply the results, in
+// float32. The inverse is taken of the decayed matrix: its entries are those of the recurrence itself, while without
+// the decay they may overflow where the recurrence does not.
 #include "kernels/cuda/recurrence_chunk_device.cuh"
 
 namespace qdelta::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-// A token that decays by more than this forgets everything: in float32 exp of it is zero. Infinite decays become
-// finite, so that differences of sums exist, and what comes after a total decay keeps its digits.
+// Log decays are clamped to this, whose exp is zero in float32: infinite ones become finite, so that differences of G
+// exist, and G keeps its precision after a total decay.
 constexpr float kTotalDecay = -120.0F;
-constexpr double kLog2E = 1.4426950408889634;  // G is kept in units of log 2
+constexpr double kLog2E = 1.4426950408889634;  // G is stored as log2(gamma)
 
-// Rows of a float matrix, far enough apart that eight of them lie in different banks.
+// Row stride of a float matrix: eight rows fall into different banks.
 constexpr int kStride = kChunk + 4;
 
 struct ChunkGates {
-  alignas(16) float high[kChunk];
-  float low[kChunk];  // G = high + low
-  float q_norm[kChunk], k_norm[kChunk], k_square[kChunk];
+  alignas(16) float log2_gamma_high[kChunk];
+  float log2_gamma_low[kChunk];  // G = high + low
+  float inv_norm_q[kChunk], inv_norm_k[kChunk], k_dot_k[kChunk];
   float erase[kChunk], mix[kChunk];
 };
 
 // The sum of the squares of a row, by four lanes.
-template <class E, int kKeys>
-__device__ float row_square(const Tile<E, kChunk, kKeys>& tile, int row, const Lane& lane) {
-  constexpr int kUnit = Tile<E, kChunk, kKeys>::kUnit;
+template <class E, int kKeyDim>
+__device__ float row_square(const Tile<E, kChunk, kKeyDim>& tile, int row, const Lane& lane) {
+  constexpr int kVector = Tile<E, kChunk, kKeyDim>::kVector;
   float sum = 0;
 #pragma unroll 4
-  for (int column = kUnit * lane.quad; column < kKeys; column += 4 * kUnit) {
-    const uint4 unit = *reinterpret_cast<const uint4*>(tile.at(row, column));
+  for (int column = kVector * lane.quad; column < kKeyDim; column += 4 * kVector) {
+    const uint4 vector = *reinterpret_cast<const uint4*>(tile.at(row, column));
 #pragma unroll
-    for (const std::uint32_t word : {unit.x, unit.y, unit.z, unit.w}) {
+    for (const std::uint32_t word : {vector.x, vector.y, vector.z, vector.w}) {
       if constexpr (kIsBf16<E>) {
         sum += low_half(word) * low_half(word) + high_half(word) * high_half(word);
       } else {
@@ -50,63 +50,63 @@ __device__ float row_square(const Tile<E, kChunk, kKeys>& tile, int row, const L
   sum += __shfl_xor_sync(~0u, sum, 2);
   return sum;
 }
-// The same in double, for rows whose squares need not be floats.
-template <class E, int kKeys>
-__device__ double long_row_square(const Tile<E, kChunk, kKeys>& tile, int row) {
+// In double, for rows whose square overflows a float.
+template <class E, int kKeyDim>
+__device__ double row_square_double(const Tile<E, kChunk, kKeyDim>& tile, int row) {
   double sum = 0;
-  for (int column = 0; column < kKeys; column += 2) {
+  for (int column = 0; column < kKeyDim; column += 2) {
     const float2 pair = pair_at(tile, row, column);
     sum += double{pair.x} * double{pair.x} + double{pair.y} * double{pair.y};
   }
   return sum;
 }
 
-template <class E, int kKeys>
-__device__ void norms(const PrepareArgs& a, const Tile<E, kChunk, kKeys>& q, const Tile<E, kChunk, kKeys>& k,
-                      ChunkGates& gates, int warp, const Lane& lane) {
+template <class E, int kKeyDim>
+__device__ void compute_norms(const PrepareArgs& a, const Tile<E, kChunk, kKeyDim>& q,
+                              const Tile<E, kChunk, kKeyDim>& k, ChunkGates& gates, int warp, const Lane& lane) {
   for (int i = 0; i < 2; ++i) {
     const int row = 16 * warp + 8 * i + lane.group;
     const float q_square = row_square(q, row, lane);
     const float k_square = row_square(k, row, lane);
     if (lane.quad == 0) {
-      float q_norm = 1;
-      float k_norm = 1;
+      float inv_norm_q = 1;
+      float inv_norm_k = 1;
       float square = k_square;
-      if (a.norm) {
-        const double q_sum = isfinite(q_square) ? q_square : long_row_square(q, row);
-        const double k_sum = isfinite(k_square) ? k_square : long_row_square(k, row);
-        q_norm = static_cast<float>(rsqrt(q_sum + kNormEpsilon));
-        k_norm = static_cast<float>(rsqrt(k_sum + kNormEpsilon));
+      if (a.qk_l2norm) {
+        const double q_sum = isfinite(q_square) ? q_square : row_square_double(q, row);
+        const double k_sum = isfinite(k_square) ? k_square : row_square_double(k, row);
+        inv_norm_q = static_cast<float>(rsqrt(q_sum + kNormEpsilon));
+        inv_norm_k = static_cast<float>(rsqrt(k_sum + kNormEpsilon));
         square = static_cast<float>(k_sum / (k_sum + kNormEpsilon));
       }
-      gates.q_norm[row] = q_norm;
-      gates.k_norm[row] = k_norm;
-      gates.k_square[row] = square;
+      gates.inv_norm_q[row] = inv_norm_q;
+      gates.inv_norm_k[row] = inv_norm_k;
+      gates.k_dot_k[row] = square;
     }
   }
 }
 
-// The rule and the running sum of the decays, by one warp, two neighbouring tokens to a lane.
-__device__ void gates_of(const PrepareArgs& a, const ChunkPlace& place, int head, float* factors, ChunkGates& gates,
-                         const Lane& lane) {
+// The rule and the running sum of the log decays, by one warp, two adjacent tokens a lane.
+__device__ void compute_gates(const PrepareArgs& a, const ChunkRange& range, int head, float* factors,
+                              ChunkGates& gates, const Lane& lane) {
   RuleInputs<float> in[2];
   RuleOutputs<float> out[2];
   double sum = 0;
   double g[2];
   for (int i = 0; i < 2; ++i) {
     const int row = 2 * lane.index + i;
-    if (row < place.rows) {
-      in[i] = {gate_at(a.g, place, head, row), gate_at(a.beta, place, head, row), gate_at(a.lambda, place, head, row),
-               gates.k_square[row]};
+    if (row < range.tokens) {
+      in[i] = {load_gate(a.g, range, head, row), load_gate(a.beta, range, head, row),
+               load_gate(a.lambda, range, head, row), gates.k_dot_k[row]};
       out[i] = rule_forward(a.rule, in[i]);
     } else {
       in[i] = {};
-      out[i] = {};  // a token that changes nothing
+      out[i] = {};  // padding: a token that changes nothing
     }
     g[i] = kLog2E * double{out[i].log_decay < kTotalDecay ? kTotalDecay : out[i].log_decay};
     sum += g[i];
   }
-  double before = sum;  // up to and with this lane, for now
+  double before = sum;  // inclusive, made exclusive below
   for (int step = 1; step < 32; step *= 2) {
     const double other = __shfl_up_sync(~0u, before, step);
     if (lane.index >= step) before += other;
@@ -117,55 +117,56 @@ __device__ void gates_of(const PrepareArgs& a, const ChunkPlace& place, int head
     const int row = 2 * lane.index + i;
     const double here = i == 0 ? before + g[0] : before + sum;
     const auto high = static_cast<float>(here);
-    gates.high[row] = high;
-    gates.low[row] = static_cast<float>(here - double{high});
+    gates.log2_gamma_high[row] = high;
+    gates.log2_gamma_low[row] = static_cast<float>(here - double{high});
     gates.erase[row] = out[i].erase;
     gates.mix[row] = out[i].mix;
     const float decay = exp2f(static_cast<float>(here));
     const float to_end = exp2f(static_cast<float>(total - here));
-    const float q_norm = gates.q_norm[row];
-    const float k_norm = gates.k_norm[row];
-    factors[kReadOut * kChunk + row] = a.scale * decay * q_norm;
-    factors[kReadKey * kChunk + row] = out[i].erase * decay * k_norm;
-    factors[kReadQuery * kChunk + row] = out[i].erase * decay * out[i].mix * q_norm;
+    const float inv_norm_q = gates.inv_norm_q[row];
+    const float inv_norm_k = gates.inv_norm_k[row];
+    factors[kScaleGammaQ * kChunk + row] = a.scale * decay * inv_norm_q;
+    factors[kEraseGammaK * kChunk + row] = out[i].erase * decay * inv_norm_k;
+    factors[kEraseGammaMixQ * kChunk + row] = out[i].erase * decay * out[i].mix * inv_norm_q;
     factors[kWrite * kChunk + row] = out[i].write;
-    factors[kToEnd * kChunk + row] = to_end * k_norm;
-    factors[kDecay * kChunk + row] = decay;
-    factors[kReadBoth * kChunk + row] = out[i].mix * q_norm / k_norm;
-    factors[kLogHigh * kChunk + row] = high;
-    factors[kLogLow * kChunk + row] = gates.low[row];
+    factors[kGammaToEndK * kChunk + row] = to_end * inv_norm_k;
+    factors[kGamma * kChunk + row] = decay;
+    factors[kMixQPerK * kChunk + row] = out[i].mix * inv_norm_q / inv_norm_k;
+    factors[kLog2GammaHigh * kChunk + row] = high;
+    factors[kLog2GammaLow * kChunk + row] = gates.log2_gamma_low[row];
     factors[kErase * kChunk + row] = out[i].erase;
     factors[kMix * kChunk + row] = out[i].mix;
-    factors[kQueryNorm * kChunk + row] = q_norm;
-    factors[kKeyNorm * kChunk + row] = k_norm;
+    factors[kInvNormQ * kChunk + row] = inv_norm_q;
+    factors[kInvNormK * kChunk + row] = inv_norm_k;
     factors[kG * kChunk + row] = in[i].g;
     factors[kBeta * kChunk + row] = in[i].beta;
     factors[kLambda * kChunk + row] = in[i].lambda;
-    factors[kKeySquare * kChunk + row] = gates.k_square[row];
+    factors[kKDotK * kChunk + row] = gates.k_dot_k[row];
   }
 }
 
-// Two neighbours of a matrix, in as many parts as its operands have.
-__device__ inline void store_pair(bf16* to, float first, float second) {
-  const std::uint32_t upper = pack(first, second);
+// Adjacent elements of a matrix: split into a high and a low part in bf16, as they are in float32.
+__device__ inline void store_split_pair(bf16* to, float first, float second) {
+  const std::uint32_t upper = pack_bf16x2(first, second);
   *reinterpret_cast<std::uint32_t*>(to) = upper;
-  *reinterpret_cast<std::uint32_t*>(to + kMatrix) = pack(first - low_half(upper), second - high_half(upper));
+  *reinterpret_cast<std::uint32_t*>(to + kChunkMatrix) =
+      pack_bf16x2(first - low_half(upper), second - high_half(upper));
 }
-__device__ inline void store_pair(float* to, float first, float second) {
+__device__ inline void store_split_pair(float* to, float first, float second) {
   *reinterpret_cast<float2*>(to) = {first, second};
 }
 
-__device__ inline void store_four(bf16* to, const float4& x) {
-  const uint2 upper{pack(x.x, x.y), pack(x.z, x.w)};
+__device__ inline void store_split_four(bf16* to, const float4& x) {
+  const uint2 upper{pack_bf16x2(x.x, x.y), pack_bf16x2(x.z, x.w)};
   *reinterpret_cast<uint2*>(to) = upper;
-  *reinterpret_cast<uint2*>(to + kMatrix) = {pack(x.x - low_half(upper.x), x.y - high_half(upper.x)),
-                                             pack(x.z - low_half(upper.y), x.w - high_half(upper.y))};
+  *reinterpret_cast<uint2*>(to + kChunkMatrix) = {pack_bf16x2(x.x - low_half(upper.x), x.y - high_half(upper.x)),
+                                                  pack_bf16x2(x.z - low_half(upper.y), x.w - high_half(upper.y))};
 }
-__device__ inline void store_four(float* to, const float4& x) { *reinterpret_cast<float4*>(to) = x; }
+__device__ inline void store_split_four(float* to, const float4& x) { *reinterpret_cast<float4*>(to) = x; }
 
-// The inverses of the four 16 x 16 blocks on the diagonal of I + A: a column for each of the first 64 threads, by
-// substitution.
-__device__ void invert_diagonal(const float* A, float* T) {
+// The inverses of the four 16 x 16 diagonal blocks of I + A by forward substitution, a column for each of the first 64
+// threads.
+__device__ void invert_diagonal_blocks(const float* A, float* T) {
   const int block = static_cast<int>(threadIdx.x) / 16 * 16;
   const int column = static_cast<int>(threadIdx.x) % 16;
   float x[16];
@@ -186,201 +187,202 @@ __device__ void invert_diagonal(const float* A, float* T) {
   }
 }
 
-// out[rows][columns] = sign left[rows][inner] right[inner][columns] for kBlock x kBlock matrices whose elements are
-// kTall x 4 to a thread; `thread` counts within the product.
-template <int kBlock, int kTall>
-__device__ void block_product(float sign, const float* left, const float* right, float* out, int thread) {
-  constexpr int kAcross = kBlock / 4;
-  const int row = thread / kAcross * kTall;
-  const int column = thread % kAcross * 4;
-  float sum[kTall][4] = {};
+// out = sign left right for kSize x kSize matrices, kRowsPerThread x 4 elements a thread; `thread` counts within the
+// product.
+template <int kSize, int kRowsPerThread>
+__device__ void matmul_block(float sign, const float* left, const float* right, float* out, int thread) {
+  constexpr int kThreadsPerRow = kSize / 4;
+  const int row = thread / kThreadsPerRow * kRowsPerThread;
+  const int column = thread % kThreadsPerRow * 4;
+  float sum[kRowsPerThread][4] = {};
 #pragma unroll 8
-  for (int i = 0; i < kBlock; ++i) {
+  for (int i = 0; i < kSize; ++i) {
     const float4 r = *reinterpret_cast<const float4*>(right + i * kStride + column);
 #pragma unroll
-    for (int j = 0; j < kTall; ++j) {
+    for (int j = 0; j < kRowsPerThread; ++j) {
       const float l = left[(row + j) * kStride + i];
       sum[j][0] += l * r.x, sum[j][1] += l * r.y, sum[j][2] += l * r.z, sum[j][3] += l * r.w;
     }
   }
 #pragma unroll
-  for (int j = 0; j < kTall; ++j) {
+  for (int j = 0; j < kRowsPerThread; ++j) {
     *reinterpret_cast<float4*>(out + (row + j) * kStride + column) = {sign * sum[j][0], sign * sum[j][1],
                                                                       sign * sum[j][2], sign * sum[j][3]};
   }
 }
 
-// T = (I + A)^-1, A strictly lower: the diagonal blocks, then twice [T1 0; -T2 A21 T1  T2]. The upper right of T is
-// scratch space in between.
-__device__ void invert(const float* A, float* T) {
+// T = (I + A)^-1, A strictly lower triangular: the diagonal blocks, then twice the merge [T1 0; -T2 A21 T1  T2]. The
+// upper right of T serves as scratch.
+__device__ void invert_unit_lower(const float* A, float* T) {
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread < kChunk) invert_diagonal(A, T);
+  if (thread < kChunk) invert_diagonal_blocks(A, T);
   __syncthreads();
   {
-    // Two blocks, 64 threads for each.
+    // Two merges, 64 threads each.
     const int at = thread / 64 * 32;
-    const int mine = thread % 64;
+    const int product_thread = thread % 64;
     const float* a21 = A + (at + 16) * kStride + at;
     float* t1 = T + at * kStride + at;
     float* t2 = T + (at + 16) * kStride + at + 16;
     float* corner = T + at * kStride + at + 16;
-    block_product<16, 1>(1.0F, a21, t1, corner, mine);
+    matmul_block<16, 1>(1.0F, a21, t1, corner, product_thread);
     __syncthreads();
-    block_product<16, 1>(-1.0F, t2, corner, T + (at + 16) * kStride + at, mine);
+    matmul_block<16, 1>(-1.0F, t2, corner, T + (at + 16) * kStride + at, product_thread);
     __syncthreads();
-    for (int i = mine; i < 256; i += 64) corner[i / 16 * kStride + i % 16] = 0.0F;
+    for (int i = product_thread; i < 256; i += 64) corner[i / 16 * kStride + i % 16] = 0.0F;
     __syncthreads();
   }
   float* corner = T + 32;
-  block_product<32, 2>(1.0F, A + 32 * kStride, T, corner, thread);
+  matmul_block<32, 2>(1.0F, A + 32 * kStride, T, corner, thread);
   __syncthreads();
-  block_product<32, 2>(-1.0F, T + 32 * kStride + 32, corner, T + 32 * kStride, thread);
+  matmul_block<32, 2>(-1.0F, T + 32 * kStride + 32, corner, T + 32 * kStride, thread);
   __syncthreads();
   for (int i = thread; i < 32 * 32; i += kThreads) corner[i / 32 * kStride + i % 32] = 0.0F;
   __syncthreads();
 }
 
-template <class E, int kKeys>
-constexpr int prepare_memory() {
-  const int tiles = 2 * Tile<E, kChunk, kKeys>::kElements * static_cast<int>(sizeof(E));
+template <class E, int kKeyDim>
+constexpr int prepare_shared_bytes() {
+  const int tiles = 2 * Tile<E, kChunk, kKeyDim>::kElements * static_cast<int>(sizeof(E));
   const int matrices = 2 * kChunk * kStride * static_cast<int>(sizeof(float));
   return tiles > matrices ? tiles : matrices;
 }
 
-template <class E, int kKeys>
+template <class E, int kKeyDim>
 __global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ ChunkGates gates;
-  const Tile<E, kChunk, kKeys> q{reinterpret_cast<E*>(memory)};
-  const Tile<E, kChunk, kKeys> k{q.data + kChunk * kKeys};
-  // In the place of the tiles, once these are used up.
+  const Tile<E, kChunk, kKeyDim> q{reinterpret_cast<E*>(memory)};
+  const Tile<E, kChunk, kKeyDim> k{q.data + kChunk * kKeyDim};
+  // Reuses the memory of the tiles after the products.
   auto* A = reinterpret_cast<float*>(memory);
   float* T = A + kChunk * kStride;
   const Lane lane;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const std::int64_t slot = blockIdx.x;
   const int head = static_cast<int>(slot % a.dims.value_heads);
-  const int q_head = head / a.dims.shared;
-  const ChunkPlace place = place_of(a.chunks, slot / a.dims.value_heads);
+  const int q_head = head / a.dims.group_size;
+  const ChunkRange range = chunk_range(a.chunks, slot / a.dims.value_heads);
 
-  load_tile<kThreads>(q, rows_of(a.q, place, q_head), place.rows, a.dims.keys);
-  load_tile<kThreads>(k, rows_of(a.k, place, q_head), place.rows, a.dims.keys);
-  commit_copies();
-  wait_for_copies<0>();
+  load_tile<kThreads>(q, chunk_rows(a.q, range, q_head), range.tokens, a.dims.key_dim);
+  load_tile<kThreads>(k, chunk_rows(a.k, range, q_head), range.tokens, a.dims.key_dim);
+  cp_async_commit();
+  cp_async_wait<0>();
   __syncthreads();
-  norms(a, q, k, gates, warp, lane);
+  compute_norms(a, q, k, gates, warp, lane);
   __syncthreads();
-  if (warp == 0) gates_of(a, place, head, a.out.factors + slot * (kFactors * kChunk), gates, lane);
+  if (warp == 0) compute_gates(a, range, head, a.out.factors + slot * (kFactors * kChunk), gates, lane);
 
-  // A warp's 16 rows of Q K^T and K K^T, up to the diagonal.
-  Sum qk[8], kk[8];
-  for (int inner = 0; inner < kKeys; inner += 16) {
+  // A warp's 16 rows of Q K^T and K K^T, up to the diagonal block.
+  Accumulator qk[8], kk[8];
+  for (int inner = 0; inner < kKeyDim; inner += 16) {
     const FragmentA<E> q_rows = load_a(q, 16 * warp, inner, lane);
     const FragmentA<E> k_rows = load_a(k, 16 * warp, inner, lane);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       if (n > warp) break;
-      const WideB<E> keys = load_b(k, 16 * n, inner, lane);
-      multiply_add(qk[2 * n], qk[2 * n + 1], q_rows, keys);
-      if (a.erases) multiply_add(kk[2 * n], kk[2 * n + 1], k_rows, keys);
+      const FragmentBPair<E> keys = load_b(k, 16 * n, inner, lane);
+      mma(qk[2 * n], qk[2 * n + 1], q_rows, keys);
+      if (a.erases) mma(kk[2 * n], kk[2 * n + 1], k_rows, keys);
     }
   }
-  __syncthreads();  // the tiles are used up, the gates are there
+  __syncthreads();  // the tiles have been read, the gates written
 
-  constexpr int kParts = matrix_parts(kIsBf16<E>);
-  auto* attend = static_cast<E*>(a.out.attend) + slot * kParts * kMatrix;
-  E* read = a.out.read == nullptr ? nullptr : static_cast<E*>(a.out.read) + slot * kParts * kMatrix;
+  constexpr int kParts = operand_parts(kIsBf16<E>);
+  auto* A_qk = static_cast<E*>(a.out.A_qk) + slot * kParts * kChunkMatrix;
+  E* A_xk = a.out.A_xk == nullptr ? nullptr : static_cast<E*>(a.out.A_xk) + slot * kParts * kChunkMatrix;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int r = 16 * warp + 8 * half + lane.group;
-    const float high = gates.high[r];
-    const float low = gates.low[r];
-    const float q_norm = gates.q_norm[r];
-    const float k_norm = gates.k_norm[r];
+    const float high = gates.log2_gamma_high[r];
+    const float low = gates.log2_gamma_low[r];
+    const float inv_norm_q = gates.inv_norm_q[r];
+    const float inv_norm_k = gates.inv_norm_k[r];
     const float mix = gates.mix[r];
     const float erase = gates.erase[r];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       if (j > 2 * warp + 1) break;
       const int i = 8 * j + 2 * lane.quad;
-      const float2 highs = *reinterpret_cast<const float2*>(gates.high + i);
-      const float2 lows = *reinterpret_cast<const float2*>(gates.low + i);
-      const float2 norms = *reinterpret_cast<const float2*>(gates.k_norm + i);
-      const float along[2] = {i <= r ? exp2f((high - highs.x) + (low - lows.x)) * norms.x : 0.0F,
-                              i + 1 <= r ? exp2f((high - highs.y) + (low - lows.y)) * norms.y : 0.0F};
-      float attends[2], reads[2];
+      const float2 highs = *reinterpret_cast<const float2*>(gates.log2_gamma_high + i);
+      const float2 lows = *reinterpret_cast<const float2*>(gates.log2_gamma_low + i);
+      const float2 norms = *reinterpret_cast<const float2*>(gates.inv_norm_k + i);
+      const float gamma_k[2] = {i <= r ? exp2f((high - highs.x) + (low - lows.x)) * norms.x : 0.0F,
+                                i + 1 <= r ? exp2f((high - highs.y) + (low - lows.y)) * norms.y : 0.0F};
+      float a_qk[2], a_xk[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const float q_product = along[e] * q_norm * qk[j].x[2 * half + e];
-        const float k_product = along[e] * k_norm * kk[j].x[2 * half + e];
-        attends[e] = a.scale * q_product;
-        reads[e] = i + e < r ? k_product + mix * q_product : 0.0F;
+        const float q_product = gamma_k[e] * inv_norm_q * qk[j].x[2 * half + e];
+        const float k_product = gamma_k[e] * inv_norm_k * kk[j].x[2 * half + e];
+        a_qk[e] = a.scale * q_product;
+        a_xk[e] = i + e < r ? k_product + mix * q_product : 0.0F;
       }
-      store_pair(attend + r * kChunk + i, attends[0], attends[1]);
+      store_split_pair(A_qk + r * kChunk + i, a_qk[0], a_qk[1]);
       if (a.erases) {
-        if (read != nullptr) store_pair(read + r * kChunk + i, reads[0], reads[1]);
-        store_pair(A + r * kStride + i, erase * reads[0], erase * reads[1]);
+        if (A_xk != nullptr) store_split_pair(A_xk + r * kChunk + i, a_xk[0], a_xk[1]);
+        store_split_pair(A + r * kStride + i, erase * a_xk[0], erase * a_xk[1]);
       }
     }
   }
   if (!a.erases) return;
   __syncthreads();
-  invert(A, T);
-  auto* inverse = static_cast<E*>(a.out.inverse) + slot * kParts * kMatrix;
+  invert_unit_lower(A, T);
+  auto* inverse = static_cast<E*>(a.out.T) + slot * kParts * kChunkMatrix;
 #pragma unroll 4
-  for (int i = 4 * static_cast<int>(threadIdx.x); i < kMatrix; i += 4 * kThreads) {
+  for (int i = 4 * static_cast<int>(threadIdx.x); i < kChunkMatrix; i += 4 * kThreads) {
     const int row = i / kChunk;
     const int column = i % kChunk;
     if (column / 16 > row / 16) continue;
-    store_four(inverse + i, *reinterpret_cast<const float4*>(T + row * kStride + column));
+    store_split_four(inverse + i, *reinterpret_cast<const float4*>(T + row * kStride + column));
   }
 }
 
-// The tables of packed sequences, by one block.
-__global__ void locate_kernel(const Chunks chunks) {
+// first_chunk and sequence of packed sequences, by one block.
+__global__ void build_chunk_tables_kernel(const Chunks chunks) {
   if (threadIdx.x == 0) {
     std::int64_t sum = 0;
     for (std::int64_t n = 0; n < chunks.sequences; ++n) {
-      chunks.first[n] = sum;
-      sum += (chunks.offsets[n + 1] - chunks.offsets[n] + kChunk - 1) / kChunk;
+      chunks.first_chunk[n] = sum;
+      sum += (chunks.cu_seqlens[n + 1] - chunks.cu_seqlens[n] + kChunk - 1) / kChunk;
     }
-    chunks.first[chunks.sequences] = sum;
+    chunks.first_chunk[chunks.sequences] = sum;
   }
   __syncthreads();
   for (std::int64_t n = threadIdx.x; n < chunks.sequences; n += blockDim.x) {
-    for (std::int64_t c = chunks.first[n]; c < chunks.first[n + 1]; ++c) chunks.owner[c] = static_cast<std::int32_t>(n);
+    for (std::int64_t c = chunks.first_chunk[n]; c < chunks.first_chunk[n + 1]; ++c)
+      chunks.sequence[c] = static_cast<std::int32_t>(n);
   }
 }
 
-template <class E, int kKeys>
+template <class E, int kKeyDim>
 void launch(const Context& context, const PrepareArgs& args) {
-  constexpr int kMemory = prepare_memory<E, kKeys>();
-  allow_shared_memory(context, reinterpret_cast<const void*>(prepare_kernel<E, kKeys>), kMemory);
+  constexpr int kMemory = prepare_shared_bytes<E, kKeyDim>();
+  allow_shared_memory(context, reinterpret_cast<const void*>(prepare_kernel<E, kKeyDim>), kMemory);
   const auto blocks = static_cast<unsigned>(args.chunks.total * args.dims.value_heads);
-  prepare_kernel<E, kKeys><<<blocks, kThreads, kMemory, context.stream()>>>(args);
+  prepare_kernel<E, kKeyDim><<<blocks, kThreads, kMemory, context.stream()>>>(args);
   check_launch("recurrence prepare");
 }
 
 template <class E>
-void launch_width(const Context& context, const PrepareArgs& args) {
-  switch (padded_keys(args.dims.keys)) {
+void launch_key_dim(const Context& context, const PrepareArgs& args) {
+  switch (padded_key_dim(args.dims.key_dim)) {
     case 64:
       return launch<E, 64>(context, args);
     case 128:
       return launch<E, 128>(context, args);
     default:
-      return launch<E, kWidestKeys>(context, args);
+      return launch<E, kMaxKeyDim>(context, args);
   }
 }
 
 }  // namespace
 
 void launch_prepare(const Context& context, const PrepareArgs& args, bool bf16_operands) {
-  bf16_operands ? launch_width<bf16>(context, args) : launch_width<float>(context, args);
+  bf16_operands ? launch_key_dim<bf16>(context, args) : launch_key_dim<float>(context, args);
 }
 
-void launch_locate(const Context& context, const Chunks& chunks) {
-  locate_kernel<<<1, 256, 0, context.stream()>>>(chunks);
+void launch_build_chunk_tables(const Context& context, const Chunks& chunks) {
+  build_chunk_tables_kernel<<<1, 256, 0, context.stream()>>>(chunks);
   check_launch("recurrence locate");
 }
 

@@ -1,80 +1,83 @@
-// The two walks over the chunks of a sequence, one block for each sequence, value head and 64 value columns. A warp has
-// 16 columns of the state in registers, transposed (see the strips of recurrence_chunk_device.cuh), and needs nothing
-// of the other warps; the block only shares the tiles of Q, K, T and attend.
+// The forward and the backward scan over the chunks of a sequence, one block for each sequence, value head and kBlockV
+// value columns. A warp holds 16 columns of the state in registers, transposed (the warp tiles of
+// recurrence_chunk_device.cuh), and needs nothing from the other warps; the block only shares the tiles of Q, K, T,
+// A_qk.
 //
-// Forward, S the state on entry:
+// Forward, S the state on entry to a chunk, S+ on exit, V' (v_new) the values written, R the residual:
 //   R  = diag(write) V - diag(erase gamma) X S           X S = K S + diag(mix) Q S
 //   V' = T R
-//   O  = scale diag(gamma) Q S + attend V'
-//   S+ = gamma_C S + (diag(Gamma_C) K)^T V'
+//   O  = scale diag(gamma) Q S + A_qk V'
+//   S+ = gamma_C S + (diag(exp(G_C - G)) K)^T V'
 //
 // Backward, from the last chunk to the first, dS+ the gradient of S+:
-//   dV' = attend^T dO + diag(Gamma_C) K dS+
+//   dV' = A_qk^T dO + diag(exp(G_C - G)) K dS+
 //   dR  = T^T dV'                                        dV = diag(write) dR
 //   dS  = gamma_C dS+ + (scale diag(gamma) Q)^T dO - (diag(erase gamma) X)^T dR
 //
-// and V' once more, for the gradients, where no walk forward has left it.
+// and V' recomputed for the gradients, where no forward scan has stored it.
 //
-// The norms of Q and K are in the factors, so the products take q and k as they are in memory.
+// The L2 norms of Q and K are in the factors, so the products take q and k as they are in memory.
 #pragma once
 
 #include "kernels/cuda/recurrence_chunk_device.cuh"
 
 namespace qdelta::cuda::scan {
 
-inline constexpr int kThreads = 32 * kStrips;
-inline constexpr int kTokenSums = kChunk / 8;  // of a strip of tokens
-inline constexpr int kSteps = kChunk / 16;
+inline constexpr int kThreads = 32 * kWarpTiles;
+inline constexpr int kChunkAccumulators = kChunk / 8;  // of a warp tile of tokens
+inline constexpr int kKSteps = kChunk / 16;            // k16 steps of a product over the tokens
 
-// Blocks that fit on a processor: registers hold the state, 16 columns of it to a warp. Where there are so few walks
-// that each has a processor to itself, the tiles of the next chunk are copied while this one is computed: two stages.
-template <class E, int kKeys, int kStages>
-constexpr int kBlocks = kIsBf16<E>&& kStages == 1 ? (kKeys <= 128 ? 3 : 2) : 1;
-// Such a walk has registers to spare, unless the state is wide: what goes to memory or comes from there can then do so
-// while products are made.
-template <int kKeys, int kStages>
-constexpr bool kHasRoom = kStages == 2 && kKeys <= 128;
+// Occupancy is bound by registers, which hold the state. Where there are so few scans that each has an SM to itself,
+// the tiles of the next chunk are copied while this one is computed: two stages.
+template <class E, int kKeyDim, int kStages>
+constexpr int kMinBlocksPerSm = kIsBf16<E>&& kStages == 1 ? (kKeyDim <= 128 ? 3 : 2) : 1;
+// Such a scan has registers to spare, unless the state is wide: loads and stores of states and outputs are then issued
+// between the start of a batch of wgmma and the wait for it.
+template <int kKeyDim, int kStages>
+constexpr bool kOverlapIo = kStages == 2 && kKeyDim <= 128;
 
-// Where a walk's tiles come from, for the chunk that is next. The tokens of a sequence lie one behind the other, and so
-// do its chunks, so going on is an addition.
+// Points at the inputs of one chunk in global memory. Tokens and chunks of a sequence are contiguous, so that moving to
+// the next chunk is an addition.
 template <class E>
-struct ScanSources {
+struct ScanTileIterator {
   MatrixIn q, k, values;  // V, or dO
-  const E* inverse;
-  const E* attend;
+  const E* T;
+  const E* A_qk;
   const float* factors;
   int value_heads;
 
-  __device__ ScanSources(const Dims& dims, const TokensIn& q_in, const TokensIn& k_in, const TokensIn& values_in,
-                         const Prepared& prepared, std::int64_t chunk, const ChunkPlace& place, int head, int column)
-      : q(rows_of(q_in, place, head / dims.shared)),
-        k(rows_of(k_in, place, head / dims.shared)),
-        values(rows_of(values_in, place, head, column)),
+  __device__ ScanTileIterator(const Dims& dims, const TokensIn& q_in, const TokensIn& k_in, const TokensIn& values_in,
+                              const PreparedChunks& prepared, std::int64_t chunk, const ChunkRange& range, int head,
+                              int column)
+      : q(chunk_rows(q_in, range, head / dims.group_size)),
+        k(chunk_rows(k_in, range, head / dims.group_size)),
+        values(chunk_rows(values_in, range, head, column)),
         value_heads(dims.value_heads) {
     const std::int64_t slot = chunk * dims.value_heads + head;
-    inverse = static_cast<const E*>(prepared.inverse) + slot * kMatrices;
-    attend = static_cast<const E*>(prepared.attend) + slot * kMatrices;
+    T = static_cast<const E*>(prepared.T) + slot * kMatrices;
+    A_qk = static_cast<const E*>(prepared.A_qk) + slot * kMatrices;
     factors = prepared.factors + slot * (kFactors * kChunk);
   }
-  // To the next chunk, or with -1 to the one before.
+  // chunks is 1 or -1.
   __device__ void advance(int chunks) {
-    q.skip_rows(chunks * kChunk);
-    k.skip_rows(chunks * kChunk);
-    values.skip_rows(chunks * kChunk);
+    q.advance_rows(chunks * kChunk);
+    k.advance_rows(chunks * kChunk);
+    values.advance_rows(chunks * kChunk);
     const int slots = chunks * value_heads;
-    inverse += static_cast<std::int64_t>(slots) * kMatrices;
-    attend += static_cast<std::int64_t>(slots) * kMatrices;
+    T += static_cast<std::int64_t>(slots) * kMatrices;
+    A_qk += static_cast<std::int64_t>(slots) * kMatrices;
     factors += static_cast<std::int64_t>(slots) * (kFactors * kChunk);
   }
-  static constexpr int kMatrices = matrix_parts(kIsBf16<E>) * static_cast<int>(kMatrix);
+  static constexpr int kMatrices = operand_parts(kIsBf16<E>) * static_cast<int>(kChunkMatrix);
 };
 
-template <class E, int kKeys>
+// One stage of shared memory: the inputs of one chunk.
+template <class E, int kKeyDim>
 struct ScanTiles {
-  static constexpr int kParts = matrix_parts(kIsBf16<E>);
-  Tile<E, kChunk, kKeys> q, k;
-  Tile<E, kChunk, kColumns> values;  // V, or dO
-  Tile<E, kChunk, kChunk> inverse[kParts], attend[kParts];
+  static constexpr int kParts = operand_parts(kIsBf16<E>);
+  Tile<E, kChunk, kKeyDim> q, k;
+  Tile<E, kChunk, kBlockV> values;  // V, or dO
+  Tile<E, kChunk, kChunk> T[kParts], A_qk[kParts];
   float* factors;  // [kScanFactors][kChunk]
 
   __device__ explicit ScanTiles(unsigned char* memory) {
@@ -82,205 +85,206 @@ struct ScanTiles {
     k.data = q.data + q.kElements;
     values.data = k.data + k.kElements;
     E* next = values.data + values.kElements;
-    for (auto* matrix : {inverse, attend}) {
-      for (int part = 0; part < kParts; ++part, next += kMatrix) matrix[part].data = next;
+    for (auto* matrix : {T, A_qk}) {
+      for (int part = 0; part < kParts; ++part, next += kChunkMatrix) matrix[part].data = next;
     }
     factors = reinterpret_cast<float*>(next);
   }
   static constexpr int kBytes =
-      (2 * kChunk * kKeys + kChunk * kColumns + 2 * kParts * static_cast<int>(kMatrix)) * static_cast<int>(sizeof(E)) +
+      (2 * kChunk * kKeyDim + kChunk * kBlockV + 2 * kParts * static_cast<int>(kChunkMatrix)) *
+          static_cast<int>(sizeof(E)) +
       kScanFactors * kChunk * static_cast<int>(sizeof(float));
-  static constexpr int kStageBytes = (kBytes + 1023) / 1024 * 1024;  // tiles start at such multiples
+  static constexpr int kStageBytes = (kBytes + 1023) / 1024 * 1024;  // the alignment of tiles
 
-  // Starts the copies of what a chunk of `rows` tokens needs.
-  __device__ void load(const ScanSources<E>& from, const Dims& dims, bool erases, int rows, int column) const {
-    load_tile<kThreads>(q, from.q, rows, dims.keys);
-    load_tile<kThreads>(k, from.k, rows, dims.keys);
-    load_tile<kThreads>(values, from.values, rows, dims.values - column);
+  // Issues the copies of a chunk of `rows` tokens.
+  __device__ void load(const ScanTileIterator<E>& from, const Dims& dims, bool erases, int rows, int column) const {
+    load_tile<kThreads>(q, from.q, rows, dims.key_dim);
+    load_tile<kThreads>(k, from.k, rows, dims.key_dim);
+    load_tile<kThreads>(values, from.values, rows, dims.value_dim - column);
     for (int part = 0; part < kParts; ++part) {
-      load_own_tile<kThreads, true>(attend[part], from.attend + part * kMatrix, kChunk);
-      if (erases) load_own_tile<kThreads, true>(inverse[part], from.inverse + part * kMatrix, kChunk);
+      load_workspace_tile<kThreads, true>(A_qk[part], from.A_qk + part * kChunkMatrix, kChunk);
+      if (erases) load_workspace_tile<kThreads, true>(T[part], from.T + part * kChunkMatrix, kChunk);
     }
     static_assert(kScanFactors * kChunk <= 4 * kThreads);
     const int i = 4 * static_cast<int>(threadIdx.x);
-    if (i < kScanFactors * kChunk) copy_async(factors + i, from.factors + i, true);
+    if (i < kScanFactors * kChunk) cp_async(factors + i, from.factors + i, true);
   }
   __device__ const float* factor(Factor which) const { return factors + which * kChunk; }
   __device__ float2 factor(Factor which, int j, const Lane& lane) const {
     return *reinterpret_cast<const float2*>(factor(which) + 8 * j + 2 * lane.quad);
   }
-  __device__ float whole_decay() const { return factor(kDecay)[kChunk - 1]; }
+  __device__ float gamma_C() const { return factor(kGamma)[kChunk - 1]; }
 };
 
-// What a block walks over: a sequence (or a chunk), one of its heads, columns from block_column on; and the columns of
-// a warp, from strip_begin on in the block, from `column` on in all.
-struct Place {
-  std::int64_t unit;
-  int head, block_column, strip_begin, column;
+// The work of a block: a sequence (or a chunk, in a forward scan per chunk), a value head, columns from block_column
+// on; and of a warp: columns from warp_column on in the block, which is `column` in all.
+struct ScanCoord {
+  std::int64_t index;
+  int head, block_column, warp_column, column;
 
-  __device__ explicit Place(const Dims& dims)
-      : unit(blockIdx.x / dims.blocks / dims.value_heads),
-        head(static_cast<int>(blockIdx.x / dims.blocks % dims.value_heads)),
-        block_column(static_cast<int>(blockIdx.x % dims.blocks) * kColumns),
-        strip_begin(static_cast<int>(threadIdx.x) / 32 * kStrip),
-        column(block_column + strip_begin) {}
+  __device__ explicit ScanCoord(const Dims& dims)
+      : index(blockIdx.x / dims.column_blocks / dims.value_heads),
+        head(static_cast<int>(blockIdx.x / dims.column_blocks % dims.value_heads)),
+        block_column(static_cast<int>(blockIdx.x % dims.column_blocks) * kBlockV),
+        warp_column(static_cast<int>(threadIdx.x) / 32 * kWarpV),
+        column(block_column + warp_column) {}
 };
 
-// Where the tiles of a chunk are.
-template <class E, int kKeys, int kStages>
-__device__ inline ScanTiles<E, kKeys> tiles_of(unsigned char* memory, std::int64_t chunk) {
-  return ScanTiles<E, kKeys>(memory + static_cast<int>(chunk % kStages) * ScanTiles<E, kKeys>::kStageBytes);
+// The stage that a chunk is loaded to.
+template <class E, int kKeyDim, int kStages>
+__device__ inline ScanTiles<E, kKeyDim> stage_tiles(unsigned char* memory, std::int64_t chunk) {
+  return ScanTiles<E, kKeyDim>(memory + static_cast<int>(chunk % kStages) * ScanTiles<E, kKeyDim>::kStageBytes);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Products with a strip, transposed like it. Between begin_products<E>() and wait_for_products<E>() they may run in the
-// background.
+// Products with a warp tile, transposed like it: to be called between mma_fence and mma_commit_and_wait.
 
-// A strip as the left operand of products over its tokens.
+// A warp tile as the A operand of products over its tokens.
 template <class E>
-__device__ inline void fragments_of(FragmentA<E> (&fragments)[kSteps], const Sum (&strip)[kTokenSums]) {
+__device__ inline void to_fragments(FragmentA<E> (&fragments)[kKSteps], const Accumulator (&tile)[kChunkAccumulators]) {
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) fragments[step] = fragment_of<E>(strip[2 * step], strip[2 * step + 1]);
+  for (int step = 0; step < kKSteps; ++step) fragments[step] = to_fragment_a<E>(tile[2 * step], tile[2 * step + 1]);
 }
-// What their rounding took off.
-__device__ inline void remainders_of(FragmentA<bf16> (&remainders)[kSteps], const FragmentA<bf16> (&fragments)[kSteps],
-                                     const Sum (&strip)[kTokenSums]) {
+// The low part of split bf16: what rounding took off the fragments.
+__device__ inline void to_low_fragments(FragmentA<bf16> (&low)[kKSteps], const FragmentA<bf16> (&fragments)[kKSteps],
+                                        const Accumulator (&tile)[kChunkAccumulators]) {
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kKSteps; ++step) {
     for (int i = 0; i < 4; ++i) {
-      const float* exact = strip[2 * step + i / 2].x + i % 2 * 2;
+      const float* exact = tile[2 * step + i / 2].x + i % 2 * 2;
       const std::uint32_t rounded = fragments[step].x[i];
-      remainders[step].x[i] = pack(exact[0] - low_half(rounded), exact[1] - high_half(rounded));
+      low[step].x[i] = pack_bf16x2(exact[0] - low_half(rounded), exact[1] - high_half(rounded));
     }
   }
 }
 
-// sum += M strip for a lower triangular matrix M, or M^T strip. Only a warpgroup's own products include the zeros.
+// acc += M tile for a lower triangular matrix M, or M^T tile. Blocks of zeros are skipped, except by wgmma.
 template <bool kTransposed, class E>
-__device__ inline void add_lower_times(Sum (&sum)[kTokenSums], const FragmentA<E> (&strip)[kSteps],
-                                       const Tile<E, kChunk, kChunk>& matrix, const Lane& lane) {
+__device__ inline void mma_lower(Accumulator (&acc)[kChunkAccumulators], const FragmentA<E> (&tile)[kKSteps],
+                                 const Tile<E, kChunk, kChunk>& matrix, const Lane& lane) {
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    if constexpr (kWarpgroup<E>) {
-      add_product<kChunk, kTransposed>(sum, strip[step], matrix, kTransposed ? 16 * step : 0,
-                                       kTransposed ? 0 : 16 * step, lane);
+  for (int step = 0; step < kKSteps; ++step) {
+    if constexpr (kUsesWgmma<E>) {
+      tile_mma<kChunk, kTransposed>(acc, tile[step], matrix, kTransposed ? 16 * step : 0, kTransposed ? 0 : 16 * step,
+                                    lane);
     } else {
 #pragma unroll
-      for (int n = 0; n < kSteps; ++n) {
+      for (int n = 0; n < kKSteps; ++n) {
         if (kTransposed ? n > step : n < step) continue;
-        add_product<16, kTransposed>(sum + 2 * n, strip[step], matrix, 16 * (kTransposed ? step : n),
-                                     16 * (kTransposed ? n : step), lane);
+        tile_mma<16, kTransposed>(acc + 2 * n, tile[step], matrix, 16 * (kTransposed ? step : n),
+                                  16 * (kTransposed ? n : step), lane);
       }
     }
   }
 }
 
-// sum += rows state, for keys from `first` on; rows are those of Q or K.
-template <class E, int kKeys, int kCount>
-__device__ inline void add_rows_times(Sum (&sum)[kTokenSums], const Tile<E, kChunk, kKeys>& rows,
+// acc += rows state over the keys from `first` on; rows are those of Q or K.
+template <class E, int kKeyDim, int kCount>
+__device__ inline void mma_rows_state(Accumulator (&acc)[kChunkAccumulators], const Tile<E, kChunk, kKeyDim>& rows,
                                       const FragmentA<E> (&state)[kCount], int first, const Lane& lane) {
 #pragma unroll
-  for (int step = 0; step < kCount; ++step)
-    add_product<kChunk, false>(sum, state[step], rows, 0, first + 16 * step, lane);
+  for (int step = 0; step < kCount; ++step) tile_mma<kChunk, false>(acc, state[step], rows, 0, first + 16 * step, lane);
 }
 
-// state += rows^T strip
-template <class E, int kKeys>
-__device__ inline void add_rows_transposed_times(Sum (&state)[kKeys / 8], const Tile<E, kChunk, kKeys>& rows,
-                                                 const FragmentA<E> (&strip)[kSteps], const Lane& lane) {
-  constexpr int kWide = kKeys < 128 ? kKeys : 128;
+// state += rows^T tile
+template <class E, int kKeyDim>
+__device__ inline void mma_rows_transposed(Accumulator (&state)[kKeyDim / 8], const Tile<E, kChunk, kKeyDim>& rows,
+                                           const FragmentA<E> (&tile)[kKSteps], const Lane& lane) {
+  constexpr int kWide = kKeyDim < 128 ? kKeyDim : 128;
 #pragma unroll
-  for (int key = 0; key < kKeys; key += kWide) {
+  for (int key = 0; key < kKeyDim; key += kWide) {
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-      add_product<kWide, true>(state + key / 8, strip[step], rows, 16 * step, key, lane);
+    for (int step = 0; step < kKSteps; ++step)
+      tile_mma<kWide, true>(state + key / 8, tile[step], rows, 16 * step, key, lane);
   }
 }
 
-// Keys that are multiplied at once: as many as registers suffice for, because every time is a wait.
-template <class E, int kKeys, int kStages>
-constexpr int kKeysAtOnce = kHasRoom<kKeys, kStages> ? kKeys : 64;
+// Keys between two waits for wgmma: as many as there are registers for.
+template <class E, int kKeyDim, int kStages>
+constexpr int kKeysPerWait = kOverlapIo<kKeyDim, kStages> ? kKeyDim : 64;
 
-// The keys from `first` on of a state.
-template <class E, int kSums, int kCount>
-__device__ inline void fragments_of_state(FragmentA<E> (&fragments)[kCount], const Sum (&state)[kSums], int first) {
+// The keys from `first` on of a state, as A operand.
+template <class E, int kAccumulators, int kCount>
+__device__ inline void to_state_fragments(FragmentA<E> (&fragments)[kCount], const Accumulator (&state)[kAccumulators],
+                                          int first) {
 #pragma unroll
   for (int step = 0; step < kCount; ++step)
-    fragments[step] = fragment_of<E>(state[first / 8 + 2 * step], state[first / 8 + 2 * step + 1]);
+    fragments[step] = to_fragment_a<E>(state[first / 8 + 2 * step], state[first / 8 + 2 * step + 1]);
 }
 
-template <int kSums>
-__device__ inline void scale_all(Sum (&sums)[kSums], float factor) {
+template <int kCount>
+__device__ inline void scale(Accumulator (&accs)[kCount], float factor) {
 #pragma unroll
-  for (Sum& sum : sums) {
+  for (Accumulator& acc : accs) {
 #pragma unroll
-    for (float& x : sum.x) x *= factor;
+    for (float& x : acc.x) x *= factor;
   }
 }
-__device__ inline void clear(Sum (&strip)[kTokenSums]) {
+__device__ inline void zero(Accumulator (&tile)[kChunkAccumulators]) {
 #pragma unroll
-  for (Sum& sum : strip) sum = Sum();
+  for (Accumulator& acc : tile) acc = Accumulator();
 }
 
-// A strip of V' or dR into the workspace, in its parts.
+// Stores a warp tile of V' or dR to the workspace, as split bf16 (or in float32).
 template <class E>
-__device__ inline void store_parts(const Sum (&strip)[kTokenSums], void* data, const Dims& dims, std::int64_t slot,
-                                   int column, const Lane& lane) {
-  constexpr int kParts = matrix_parts(kIsBf16<E>);
-  const std::int64_t width = static_cast<std::int64_t>(dims.blocks) * kColumns;
+__device__ inline void store_split(const Accumulator (&tile)[kChunkAccumulators], void* data, const Dims& dims,
+                                   std::int64_t slot, int column, const Lane& lane) {
+  constexpr int kParts = operand_parts(kIsBf16<E>);
+  const std::int64_t width = static_cast<std::int64_t>(dims.column_blocks) * kBlockV;
   E* first = static_cast<E*>(data) + slot * kParts * kChunk * width + column;
-  store_strip(strip, {reinterpret_cast<std::byte*>(first), width, kIsBf16<E>, true}, kChunk, kStrip, lane);
+  store_warp_tile(tile, {reinterpret_cast<std::byte*>(first), width, kIsBf16<E>, true}, kChunk, kWarpV, lane);
   if constexpr (kIsBf16<E>) {
-    Sum rest[kTokenSums];
+    Accumulator low[kChunkAccumulators];
 #pragma unroll
-    for (int j = 0; j < kTokenSums; ++j) {
+    for (int j = 0; j < kChunkAccumulators; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; i += 2) {
-        const std::uint32_t rounded = pack(strip[j].x[i], strip[j].x[i + 1]);
-        rest[j].x[i] = strip[j].x[i] - low_half(rounded);
-        rest[j].x[i + 1] = strip[j].x[i + 1] - high_half(rounded);
+        const std::uint32_t rounded = pack_bf16x2(tile[j].x[i], tile[j].x[i + 1]);
+        low[j].x[i] = tile[j].x[i] - low_half(rounded);
+        low[j].x[i + 1] = tile[j].x[i + 1] - high_half(rounded);
       }
     }
-    store_strip(rest, {reinterpret_cast<std::byte*>(first + kChunk * width), width, true, true}, kChunk, kStrip, lane);
+    store_warp_tile(low, {reinterpret_cast<std::byte*>(first + kChunk * width), width, true, true}, kChunk, kWarpV,
+                    lane);
   }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Launches of a walk, which has
-//   Args                    its arguments
+// Launches. A Scan has
+//   Args                        its arguments
 //   kernel<E, keys, stages>(args)
-//   walks(args)             how many there are, of a head
-//   takes_two_stages(args)  whether it does without what one stage has registers for
+//   scans_per_head(args)        sequences, or chunks
+//   allows_two_stages(args)     false where the arguments ask for something that only one stage has registers for
 
-template <class Walk, class E, int kKeys, int kStages>
-void launch_stages(const Context& context, const typename Walk::Args& args, std::int64_t blocks) {
-  constexpr int kMemory = (kStages - 1) * ScanTiles<E, kKeys>::kStageBytes + ScanTiles<E, kKeys>::kBytes;
-  const auto kernel = Walk::template kernel<E, kKeys, kStages>(args);
+template <class Scan, class E, int kKeyDim, int kStages>
+void launch_stages(const Context& context, const typename Scan::Args& args, std::int64_t blocks) {
+  constexpr int kMemory = (kStages - 1) * ScanTiles<E, kKeyDim>::kStageBytes + ScanTiles<E, kKeyDim>::kBytes;
+  const auto kernel = Scan::template kernel<E, kKeyDim, kStages>(args);
   allow_shared_memory(context, reinterpret_cast<const void*>(kernel), kMemory);
   kernel<<<static_cast<unsigned>(blocks), kThreads, kMemory, context.stream()>>>(args);
   check_launch("recurrence scan");
 }
 
-template <class Walk, class E, int kKeys>
-void launch_width(const Context& context, const typename Walk::Args& args) {
-  const std::int64_t blocks = Walk::walks(args) * args.dims.value_heads * args.dims.blocks;
+template <class Scan, class E, int kKeyDim>
+void launch_key_dim(const Context& context, const typename Scan::Args& args) {
+  const std::int64_t blocks = Scan::scans_per_head(args) * args.dims.value_heads * args.dims.column_blocks;
   if constexpr (kIsBf16<E>) {
-    constexpr int kMemory = 2 * ScanTiles<E, kKeys>::kStageBytes;
-    if (blocks <= context.sm_count() && context.shared_memory() >= kMemory && Walk::takes_two_stages(args))
-      return launch_stages<Walk, E, kKeys, 2>(context, args, blocks);
+    constexpr int kMemory = 2 * ScanTiles<E, kKeyDim>::kStageBytes;
+    if (blocks <= context.sm_count() && context.shared_memory() >= kMemory && Scan::allows_two_stages(args))
+      return launch_stages<Scan, E, kKeyDim, 2>(context, args, blocks);
   }
-  launch_stages<Walk, E, kKeys, 1>(context, args, blocks);
+  launch_stages<Scan, E, kKeyDim, 1>(context, args, blocks);
 }
 
-template <class Walk, class E>
-void launch(const Context& context, const typename Walk::Args& args) {
-  switch (padded_keys(args.dims.keys)) {
+template <class Scan, class E>
+void launch(const Context& context, const typename Scan::Args& args) {
+  switch (padded_key_dim(args.dims.key_dim)) {
     case 64:
-      return launch_width<Walk, E, 64>(context, args);
+      return launch_key_dim<Scan, E, 64>(context, args);
     case 128:
-      return launch_width<Walk, E, 128>(context, args);
+      return launch_key_dim<Scan, E, 128>(context, args);
     default:
-      return launch_width<Walk, E, kWidestKeys>(context, args);
+      return launch_key_dim<Scan, E, kMaxKeyDim>(context, args);
   }
 }
 

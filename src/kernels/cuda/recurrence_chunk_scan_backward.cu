@@ -1,5 +1,5 @@
-// The walk back: dv, the gradients of the states, and what the gradients of the rest start from. Formulas in
-// recurrence_chunk_scan.cuh.
+// The backward scan: dv, the gradients of the states, and dR and sum(S . dS+), which recurrence_chunk_gradients.cu
+// continues with. Formulas in recurrence_chunk_scan.cuh.
 #include "kernels/cuda/recurrence_chunk_scan.cuh"
 
 namespace qdelta::cuda {
@@ -7,251 +7,254 @@ namespace {
 
 using namespace scan;
 
-// The states on entry, read on the way back: their products with dS+ are summed up, and V' is made of them where the
-// walks are many (one stage). Where registers suffice, that of the next chunk is on its way while this one is computed.
-template <class E, int kKeys, int kStages>
+// The states on entry to the chunks: for sum(S . dS+), and with one stage also for recomputing V'. Where registers
+// allow, the state of the next chunk is loaded while this chunk is computed.
+template <class E, int kKeyDim, int kStages>
 struct EntryStates {
-  static constexpr bool kKeeps = kStages == 1;
-  static constexpr bool kAhead = kHasRoom<kKeys, kStages>;
-  static constexpr int kFetched = kKeys < 128 ? kKeys : 128;  // keys
-  uint2 pairs[kFetched / 8];
-  FragmentA<E> fragments[kKeeps ? kKeys / 16 : 1];
+  static constexpr bool kKeepFragments = kStages == 1;
+  static constexpr bool kPrefetch = kOverlapIo<kKeyDim, kStages>;
+  static constexpr int kPackedKeys = kKeyDim < 128 ? kKeyDim : 128;  // keys loaded together
+  uint2 packed[kPackedKeys / 8];
+  FragmentA<E> fragments[kKeepFragments ? kKeyDim / 16 : 1];
 
-  __device__ void fetch(const MatrixIn& from, int keys, int columns, const Lane& lane) {
-    if (from.bf16 && from.vectors) fetch_strip(pairs, from, keys, columns, lane);
+  __device__ void prefetch(const MatrixIn& from, int keys, int columns, const Lane& lane) {
+    if (from.bf16 && from.aligned16) load_packed_warp_tile(packed, from, keys, columns, lane);
   }
   // Returns this lane's part of sum(S . dS+).
-  __device__ float read(const Sum (&d_state)[kKeys / 8], const MatrixIn& from, int keys, int columns,
-                        const Lane& lane) {
-    float products[4] = {};  // sums of their own, so that none waits for the one before
-    const auto take = [&](int step, const Sum(&part)[2]) {
+  __device__ float dot(const Accumulator (&d_state)[kKeyDim / 8], const MatrixIn& from, int keys, int columns,
+                       const Lane& lane) {
+    float products[4] = {};  // four independent sums, for instruction-level parallelism
+    const auto consume = [&](int step, const Accumulator(&part)[2]) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) products[i % 4] += d_state[2 * step + i / 4].x[i % 4] * part[i / 4].x[i % 4];
-      if constexpr (kKeeps) fragments[step] = fragment_of<E>(part[0], part[1]);
+      if constexpr (kKeepFragments) fragments[step] = to_fragment_a<E>(part[0], part[1]);
     };
-    if (from.bf16 && from.vectors) {
+    if (from.bf16 && from.aligned16) {
 #pragma unroll
-      for (int key = 0; key < kKeys; key += kFetched) {
-        if (!kAhead) fetch_strip(pairs, from.below(key), keys - key, columns, lane);
+      for (int key = 0; key < kKeyDim; key += kPackedKeys) {
+        if (!kPrefetch) load_packed_warp_tile(packed, from.from_row(key), keys - key, columns, lane);
 #pragma unroll
-        for (int i = 0; i < kFetched / 16; ++i)
-          take(key / 16 + i, {strip_of(pairs[2 * i]), strip_of(pairs[2 * i + 1])});
+        for (int i = 0; i < kPackedKeys / 16; ++i)
+          consume(key / 16 + i, {unpack_accumulator(packed[2 * i]), unpack_accumulator(packed[2 * i + 1])});
       }
     } else {
 #pragma unroll
-      for (int step = 0; step < kKeys / 16; ++step) {
-        Sum part[2];
-        gather_strip(part, from.below(16 * step), keys - 16 * step, columns, lane);
-        take(step, part);
+      for (int step = 0; step < kKeyDim / 16; ++step) {
+        Accumulator part[2];
+        load_warp_tile_scalar(part, from.from_row(16 * step), keys - 16 * step, columns, lane);
+        consume(step, part);
       }
     }
     return (products[0] + products[1]) + (products[2] + products[3]);
   }
 };
 
-// V' as in the forward, from the state on entry. To save registers Q S and K S have the same sums: what Q S is to be
-// multiplied by, over what K S is.
-template <class E, int kKeys>
-__device__ inline void make_fresh(const BackwardScanArgs& a, bool erases, const ScanTiles<E, kKeys>& tiles,
-                                  const FragmentA<E> (&state)[kKeys / 16], const MatrixIn& values, int tokens,
-                                  int columns, std::int64_t slot, int column, const Lane& lane) {
-  Sum fresh[kTokenSums];
+// V' as in the forward, from the state on entry. To save registers Q S and K S share one accumulator: Q S is scaled
+// by the ratio of their factors first.
+template <class E, int kKeyDim>
+__device__ inline void recompute_v_new(const BackwardScanArgs& a, bool erases, const ScanTiles<E, kKeyDim>& tiles,
+                                       const FragmentA<E> (&state)[kKeyDim / 16], const MatrixIn& values, int tokens,
+                                       int columns, std::int64_t slot, int column, const Lane& lane) {
+  Accumulator v_new[kChunkAccumulators];
   if (erases && a.mixes) {
-    begin_products<E>(fresh);
+    mma_fence<E>(v_new);
 #pragma unroll
-    for (int step = 0; step < kKeys / 16; ++step)
-      add_product<kChunk, false>(fresh, state[step], tiles.q, 0, 16 * step, lane);
-    wait_for_products<E>(fresh);
-    scale_strip(fresh, tiles.factor(kReadBoth), lane);
+    for (int step = 0; step < kKeyDim / 16; ++step)
+      tile_mma<kChunk, false>(v_new, state[step], tiles.q, 0, 16 * step, lane);
+    mma_commit_and_wait<E>(v_new);
+    scale_tokens(v_new, tiles.factor(kMixQPerK), lane);
   }
   if (erases) {
-    begin_products<E>(fresh);
+    mma_fence<E>(v_new);
 #pragma unroll
-    for (int step = 0; step < kKeys / 16; ++step)
-      add_product<kChunk, false>(fresh, state[step], tiles.k, 0, 16 * step, lane);
-    wait_for_products<E>(fresh);
+    for (int step = 0; step < kKeyDim / 16; ++step)
+      tile_mma<kChunk, false>(v_new, state[step], tiles.k, 0, 16 * step, lane);
+    mma_commit_and_wait<E>(v_new);
   }
-  Sum value[kTokenSums];
-  load_strip(value, values, tokens, columns, lane);
+  Accumulator v[kChunkAccumulators];
+  load_warp_tile(v, values, tokens, columns, lane);
 #pragma unroll
-  for (int j = 0; j < kTokenSums; ++j) {
+  for (int j = 0; j < kChunkAccumulators; ++j) {
     const float2 write = tiles.factor(kWrite, j, lane);
-    const float2 read_key = tiles.factor(kReadKey, j, lane);
+    const float2 erase_gamma_k = tiles.factor(kEraseGammaK, j, lane);
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
-      fresh[j].x[i] = write.x * value[j].x[i] - read_key.x * fresh[j].x[i];
-      fresh[j].x[i + 1] = write.y * value[j].x[i + 1] - read_key.y * fresh[j].x[i + 1];
+      v_new[j].x[i] = write.x * v[j].x[i] - erase_gamma_k.x * v_new[j].x[i];
+      v_new[j].x[i + 1] = write.y * v[j].x[i + 1] - erase_gamma_k.y * v_new[j].x[i + 1];
     }
   }
   if (erases) {
-    FragmentA<E> fragments[kSteps];
-    fragments_of(fragments, fresh);
-    clear(fresh);
-    begin_products<E>(fresh);
+    FragmentA<E> fragments[kKSteps];
+    to_fragments(fragments, v_new);
+    zero(v_new);
+    mma_fence<E>(v_new);
 #pragma unroll
-    for (const auto& part : tiles.inverse) add_lower_times<false>(fresh, fragments, part, lane);
-    wait_for_products<E>(fresh);
+    for (const auto& part : tiles.T) mma_lower<false>(v_new, fragments, part, lane);
+    mma_commit_and_wait<E>(v_new);
   }
-  store_parts<E>(fresh, a.fresh, a.dims, slot, column, lane);
+  store_split<E>(v_new, a.v_new, a.dims, slot, column, lane);
 }
 
-// Whether the rule erases is known at compile time in bf16: no branch around products (see begin_products).
-template <class E, int kKeys, int kStages, bool kErases>
-__global__ void __launch_bounds__(kThreads, (kBlocks<E, kKeys, kStages>)) backward_kernel(const BackwardScanArgs a) {
+// kErases is a template parameter in bf16 to have no branch around wgmma (see mma_fence).
+template <class E, int kKeyDim, int kStages, bool kErases>
+__global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages>))
+    backward_kernel(const BackwardScanArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const bool erases = kIsBf16<E> ? kErases : a.erases;
   const Lane lane;
-  const auto [sequence, head, block_column, strip_begin, column] = Place(a.dims);
-  const int columns = a.dims.values - column;
+  const auto [sequence, head, block_column, warp_column, column] = ScanCoord(a.dims);
+  const int columns = a.dims.value_dim - column;
   const std::int64_t begin = first_chunk(a.chunks, sequence);
   const std::int64_t last = begin + chunk_count(a.chunks, sequence) - 1;
 
-  using States = EntryStates<E, kKeys, kStages>;
+  using States = EntryStates<E, kKeyDim, kStages>;
   States states;
-  const auto state_of = [&](std::int64_t chunk) { return matrix_of(a.states, chunk, head, 0, column); };
-  const auto sources_of = [&](std::int64_t chunk) {
-    return ScanSources<E>(a.dims, a.q, a.k, a.d_o, a.prepared, chunk, place_of(a.chunks, chunk, sequence), head,
-                          block_column);
+  const auto state_of = [&](std::int64_t chunk) { return state_matrix(a.states, chunk, head, 0, column); };
+  const auto inputs_of = [&](std::int64_t chunk) {
+    return ScanTileIterator<E>(a.dims, a.q, a.k, a.d_o, a.prepared, chunk, chunk_range(a.chunks, chunk, sequence), head,
+                               block_column);
   };
-  ScanSources<E> next = sources_of(last);
+  ScanTileIterator<E> next = inputs_of(last);
   const auto load = [&](std::int64_t chunk) {
     if (chunk >= begin) {
-      if (kStages == 1) next = sources_of(chunk);  // registers are short
-      tiles_of<E, kKeys, kStages>(memory, chunk)
-          .load(next, a.dims, erases, place_of(a.chunks, chunk, sequence).rows, block_column);
+      if (kStages == 1) next = inputs_of(chunk);  // recomputed, to save registers
+      stage_tiles<E, kKeyDim, kStages>(memory, chunk)
+          .load(next, a.dims, erases, chunk_range(a.chunks, chunk, sequence).tokens, block_column);
       if (kStages == 2) next.advance(-1);
     }
-    commit_copies();
+    cp_async_commit();
   };
   load(last);
-  if (States::kAhead && last >= begin) states.fetch(state_of(last), a.dims.keys, a.states.columns - column, lane);
-  Sum d_state[kKeys / 8];
-  if (a.d_exit.data != nullptr)
-    load_strip(d_state, matrix_of(a.d_exit, sequence, head, 0, column), a.dims.keys, a.d_exit.columns - column, lane);
+  if (States::kPrefetch && last >= begin)
+    states.prefetch(state_of(last), a.dims.key_dim, a.states.columns - column, lane);
+  Accumulator d_state[kKeyDim / 8];
+  if (a.d_final_states.data != nullptr)
+    load_warp_tile(d_state, state_matrix(a.d_final_states, sequence, head, 0, column), a.dims.key_dim,
+                   a.d_final_states.columns - column, lane);
 
   for (std::int64_t chunk = last; chunk >= begin; --chunk) {
     const std::int64_t slot = chunk * a.dims.value_heads + head;
-    const ScanTiles<E, kKeys> tiles = tiles_of<E, kKeys, kStages>(memory, chunk);
+    const ScanTiles<E, kKeyDim> tiles = stage_tiles<E, kKeyDim, kStages>(memory, chunk);
     if (kStages == 2) {
       load(chunk - 1);
     } else if (chunk < last) {
       load(chunk);
     }
-    // What the chunk leaves in memory.
-    constexpr bool kMeanwhile = kHasRoom<kKeys, kStages>;
-    const auto leave_state = [&] {
-      store_strip(d_state, matrix_of(a.d_states, chunk, head, 0, column), a.dims.keys, a.d_states.columns - column,
-                  lane);
-      float product = states.read(d_state, state_of(chunk), a.dims.keys, a.states.columns - column, lane);
-      if (States::kAhead && chunk > begin)
-        states.fetch(state_of(chunk - 1), a.dims.keys, a.states.columns - column, lane);
+    constexpr bool kOverlap = kOverlapIo<kKeyDim, kStages>;
+    const auto store_state = [&] {
+      store_warp_tile(d_state, state_matrix(a.d_states, chunk, head, 0, column), a.dims.key_dim,
+                      a.d_states.columns - column, lane);
+      float dot = states.dot(d_state, state_of(chunk), a.dims.key_dim, a.states.columns - column, lane);
+      if (States::kPrefetch && chunk > begin)
+        states.prefetch(state_of(chunk - 1), a.dims.key_dim, a.states.columns - column, lane);
 #pragma unroll
-      for (int step = 1; step < 32; step *= 2) product += __shfl_xor_sync(~0u, product, step);
+      for (int step = 1; step < 32; step *= 2) dot += __shfl_xor_sync(~0u, dot, step);
       if (lane.index == 0)
-        a.state_sums[(slot * a.dims.blocks + column / kColumns) * kStrips + strip_begin / kStrip] = product;
+        a.state_dots[(slot * a.dims.column_blocks + column / kBlockV) * kWarpTiles + warp_column / kWarpV] = dot;
     };
-    if (!kMeanwhile) leave_state();
-    wait_for_copies<kStages - 1>();
-    publish_tiles();
+    if (!kOverlap) store_state();
+    cp_async_wait<kStages - 1>();
+    fence_async_proxy();
     __syncthreads();
 
-    const ChunkPlace place = place_of(a.chunks, chunk, sequence);
-    if constexpr (States::kKeeps) {
-      if (a.fresh != nullptr) {
-        make_fresh(a, erases, tiles, states.fragments, rows_of(a.v, place, head, column), place.rows, columns, slot,
-                   column, lane);
+    const ChunkRange range = chunk_range(a.chunks, chunk, sequence);
+    if constexpr (States::kKeepFragments) {
+      if (a.v_new != nullptr) {
+        recompute_v_new(a, erases, tiles, states.fragments, chunk_rows(a.v, range, head, column), range.tokens, columns,
+                        slot, column, lane);
       }
     }
 
-    Sum grad[kTokenSums];  // dV', then dR
-    FragmentA<E> fragments[kSteps], d_out[kSteps];
-    constexpr int kAtOnce = kKeysAtOnce<E, kKeys, kStages>;
+    Accumulator d_residual[kChunkAccumulators];  // dV', then dR
+    FragmentA<E> fragments[kKSteps];
+    FragmentA<E> d_o[kKSteps];  // dO, then the operand that multiplies Q^T
+    constexpr int kKeysAtATime = kKeysPerWait<E, kKeyDim, kStages>;
 #pragma unroll
-    for (int key = 0; key < kKeys; key += kAtOnce) {
-      FragmentA<E> of_state[kAtOnce / 16];
-      fragments_of_state(of_state, d_state, key);
-      begin_products<E>(grad);
-      add_rows_times(grad, tiles.k, of_state, key, lane);
-      if (kMeanwhile && key == 0) leave_state();
-      wait_for_products<E>(grad);
+    for (int key = 0; key < kKeyDim; key += kKeysAtATime) {
+      FragmentA<E> state_fragments[kKeysAtATime / 16];
+      to_state_fragments(state_fragments, d_state, key);
+      mma_fence<E>(d_residual);
+      mma_rows_state(d_residual, tiles.k, state_fragments, key, lane);
+      if (kOverlap && key == 0) store_state();
+      mma_commit_and_wait<E>(d_residual);
     }
-    scale_strip(grad, tiles.factor(kToEnd), lane);
+    scale_tokens(d_residual, tiles.factor(kGammaToEndK), lane);
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      d_out[step] = fragment_of<E>(strip_sum(tiles.values, 2 * step, strip_begin, lane),
-                                   strip_sum(tiles.values, 2 * step + 1, strip_begin, lane));
+    for (int step = 0; step < kKSteps; ++step) {
+      d_o[step] = to_fragment_a<E>(load_accumulator(tiles.values, 2 * step, warp_column, lane),
+                                   load_accumulator(tiles.values, 2 * step + 1, warp_column, lane));
     }
-    begin_products<E>(grad);
+    mma_fence<E>(d_residual);
 #pragma unroll
-    for (const auto& part : tiles.attend) add_lower_times<true>(grad, d_out, part, lane);
-    wait_for_products<E>(grad);
+    for (const auto& part : tiles.A_qk) mma_lower<true>(d_residual, d_o, part, lane);
+    mma_commit_and_wait<E>(d_residual);
     if (erases) {
-      fragments_of(fragments, grad);
-      clear(grad);
-      begin_products<E>(grad);
+      to_fragments(fragments, d_residual);
+      zero(d_residual);
+      mma_fence<E>(d_residual);
 #pragma unroll
-      for (const auto& part : tiles.inverse) add_lower_times<true>(grad, fragments, part, lane);
-      wait_for_products<E>(grad);
+      for (const auto& part : tiles.T) mma_lower<true>(d_residual, fragments, part, lane);
+      mma_commit_and_wait<E>(d_residual);
     }
 
-    // What multiplies Q, and what multiplies K.
+    // dS = gamma_C dS+ + Q^T q_operand + K^T k_operand.
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      Sum of_queries[2], of_keys[2];
+    for (int step = 0; step < kKSteps; ++step) {
+      Accumulator q_operand[2], k_operand[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int j = 2 * step + half;
-        const float2 read_out = tiles.factor(kReadOut, j, lane);
-        const float2 read_query = tiles.factor(kReadQuery, j, lane);
-        const float2 read_key = tiles.factor(kReadKey, j, lane);
-        const Sum out = sum_of(d_out[step], half);
+        const float2 scale_gamma_q = tiles.factor(kScaleGammaQ, j, lane);
+        const float2 erase_gamma_mix_q = tiles.factor(kEraseGammaMixQ, j, lane);
+        const float2 erase_gamma_k = tiles.factor(kEraseGammaK, j, lane);
+        const Accumulator out = to_accumulator(d_o[step], half);
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
-          of_queries[half].x[i] = read_out.x * out.x[i] - read_query.x * grad[j].x[i];
-          of_queries[half].x[i + 1] = read_out.y * out.x[i + 1] - read_query.y * grad[j].x[i + 1];
-          of_keys[half].x[i] = -read_key.x * grad[j].x[i];
-          of_keys[half].x[i + 1] = -read_key.y * grad[j].x[i + 1];
+          q_operand[half].x[i] = scale_gamma_q.x * out.x[i] - erase_gamma_mix_q.x * d_residual[j].x[i];
+          q_operand[half].x[i + 1] = scale_gamma_q.y * out.x[i + 1] - erase_gamma_mix_q.y * d_residual[j].x[i + 1];
+          k_operand[half].x[i] = -erase_gamma_k.x * d_residual[j].x[i];
+          k_operand[half].x[i + 1] = -erase_gamma_k.y * d_residual[j].x[i + 1];
         }
       }
-      d_out[step] = fragment_of<E>(of_queries[0], of_queries[1]);
-      fragments[step] = fragment_of<E>(of_keys[0], of_keys[1]);
+      d_o[step] = to_fragment_a<E>(q_operand[0], q_operand[1]);
+      fragments[step] = to_fragment_a<E>(k_operand[0], k_operand[1]);
     }
-    const auto leave_gradients = [&] {
-      store_parts<E>(grad, a.d_residual, a.dims, slot, column, lane);
-      scale_strip(grad, tiles.factor(kWrite), lane);
-      store_strip(grad, rows_of(a.dv, place, head, column), place.rows, columns, lane);
+    const auto store_gradients = [&] {
+      store_split<E>(d_residual, a.d_residual, a.dims, slot, column, lane);
+      scale_tokens(d_residual, tiles.factor(kWrite), lane);
+      store_warp_tile(d_residual, chunk_rows(a.dv, range, head, column), range.tokens, columns, lane);
     };
-    if (!kMeanwhile) leave_gradients();
-    scale_all(d_state, tiles.whole_decay());
-    begin_products<E>(d_state);
-    add_rows_transposed_times<E, kKeys>(d_state, tiles.q, d_out, lane);
-    if (erases) add_rows_transposed_times<E, kKeys>(d_state, tiles.k, fragments, lane);
-    if (kMeanwhile) leave_gradients();
-    wait_for_products<E>(d_state);
+    if (!kOverlap) store_gradients();
+    scale(d_state, tiles.gamma_C());
+    mma_fence<E>(d_state);
+    mma_rows_transposed<E, kKeyDim>(d_state, tiles.q, d_o, lane);
+    if (erases) mma_rows_transposed<E, kKeyDim>(d_state, tiles.k, fragments, lane);
+    if (kOverlap) store_gradients();
+    mma_commit_and_wait<E>(d_state);
     __syncthreads();
   }
-  if (a.d_entry.data != nullptr)
-    store_strip(d_state, matrix_of(a.d_entry, sequence, head, 0, column), a.dims.keys, a.d_entry.columns - column,
-                lane);
+  if (a.d_initial_states.data != nullptr)
+    store_warp_tile(d_state, state_matrix(a.d_initial_states, sequence, head, 0, column), a.dims.key_dim,
+                    a.d_initial_states.columns - column, lane);
 }
 
-struct BackwardWalk {
+struct BackwardScan {
   using Args = BackwardScanArgs;
-  template <class E, int kKeys, int kStages>
+  template <class E, int kKeyDim, int kStages>
   static auto kernel(const Args& args) {
     if constexpr (kIsBf16<E>) {
-      if (!args.erases) return backward_kernel<E, kKeys, kStages, false>;
+      if (!args.erases) return backward_kernel<E, kKeyDim, kStages, false>;
     }
-    return backward_kernel<E, kKeys, kStages, true>;
+    return backward_kernel<E, kKeyDim, kStages, true>;
   }
-  static std::int64_t walks(const Args& args) { return args.chunks.sequences; }
-  static bool takes_two_stages(const Args& args) { return args.fresh == nullptr; }
+  static std::int64_t scans_per_head(const Args& args) { return args.chunks.sequences; }
+  static bool allows_two_stages(const Args& args) { return args.v_new == nullptr; }
 };
 
 }  // namespace
 
 void launch_backward_scan(const Context& context, const BackwardScanArgs& args, bool bf16_operands) {
-  bf16_operands ? launch<BackwardWalk, bf16>(context, args) : launch<BackwardWalk, float>(context, args);
+  bf16_operands ? launch<BackwardScan, bf16>(context, args) : launch<BackwardScan, float>(context, args);
 }
 
 }  // namespace qdelta::cuda
