@@ -122,7 +122,7 @@ TEST_P(StepOf, AnyWidths) {
       made.value_dim = value_dim;
       SCOPED_TRACE(describe(made));
       const RecurrenceCase problem = random_case(made, 65);
-      expect_close(walk(problem), reference_of(problem), {});
+      expect_close(step_by_step(problem), reference_of(problem), {});
     }
   }
 }
