@@ -1,55 +1,81 @@
 #include "data/regex.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
 #include <array>
+#include <limits>
 
 #include "core/error.h"
-#include "data/regex_translate.h"
+#include "data/regex_unicode.h"
 #include "data/unicode.h"
 #include "io/utf8.h"
 
 namespace qdelta {
-namespace pcre2 {
-
-template <auto release>
-struct Release {
-  template <class T>
-  void operator()(T* object) const {
-    release(object);
-  }
-};
-
-}  // namespace pcre2
-
 namespace {
 
-using pcre2::Release;
+constexpr unsigned kDeepestGroups = 100;                 // nested groups and classes; the parser calls itself
+constexpr unsigned long kMostRetriesInMatch = 10000000;  // Oniguruma's default: some tenths of a second
+constexpr unsigned long kMostRetriesPerByte = 100;       // beyond that, over all the places where a match may start
+constexpr unsigned kLargestStack = 1U << 24U;  // places to go back to, 40 bytes each; a run needs one per character
+constexpr unsigned long kMostCalls = 1000000;  // of groups by themselves: \g<name>
 
-constexpr std::size_t kSmallestStack = std::size_t{32} << 10U;
-constexpr std::size_t kLargestStack = std::size_t{16} << 20U;  // for compiled code, in each thread; grows when needed
+void initialize() {
+  static const bool done = [] {
+    OnigEncoding encoding = utf8_of_unicode_16();
+    onig_initialize(&encoding, 1);
+    onig_set_parse_depth_limit(kDeepestGroups);
+    onig_set_subexp_call_limit_in_search(kMostCalls);
+    return true;
+  }();
+  static_cast<void>(done);
+}
 
-using MatchData = std::unique_ptr<pcre2_match_data, Release<pcre2_match_data_free>>;
-using MatchContext = std::unique_ptr<pcre2_match_context, Release<pcre2_match_context_free>>;
-using CompileContext = std::unique_ptr<pcre2_compile_context, Release<pcre2_compile_context_free>>;
-using JitStack = std::unique_ptr<pcre2_jit_stack, Release<pcre2_jit_stack_free>>;
+std::string message_of(int error, OnigErrorInfo* info = nullptr) {
+  std::array<OnigUChar, ONIG_MAX_ERROR_MESSAGE_LEN> text{};
+  const int length =
+      info != nullptr ? onig_error_code_to_str(text.data(), error, info) : onig_error_code_to_str(text.data(), error);
+  return {reinterpret_cast<const char*>(text.data()), static_cast<std::size_t>(length)};
+}
 
-std::string message_of(int error) {
-  std::array<PCRE2_UCHAR, 256> text{};
-  pcre2_get_error_message(error, text.data(), text.size());
-  return reinterpret_cast<const char*>(text.data());
+using Compiled = std::unique_ptr<OnigRegexType, void (*)(OnigRegex)>;
+
+Compiled compile(std::string_view pattern) {
+  const auto* begin = reinterpret_cast<const OnigUChar*>(pattern.data());
+  OnigRegex code = nullptr;
+  OnigErrorInfo info{};
+  const int error = onig_new(&code, begin, begin + pattern.size(), ONIG_OPTION_NONE, utf8_of_unicode_16(),
+                             ONIG_SYNTAX_ONIGURUMA, &info);
+  if (error == ONIG_NORMAL) return {code, onig_free};
+  if (error == ONIGERR_MEMORY) fail(Status::out_of_memory, "no memory to compile a regular expression");
+  // What is an expression, but not one that we take; -100 and below are errors of syntax.
+  const bool refused = error == ONIGERR_INVALID_CHAR_PROPERTY_NAME || error == ONIGERR_INVALID_POSIX_BRACKET_TYPE ||
+                       error == ONIGERR_TOO_BIG_NUMBER_FOR_REPEAT_RANGE || error > -100;
+  if (error == ONIGERR_PARSE_DEPTH_LIMIT_OVER) {
+    fail(Status::unsupported, "the regular expression {} is nested more than {} levels deep", shown(pattern),
+         kDeepestGroups);
+  }
+  fail(refused ? Status::unsupported : Status::corrupt, "the regular expression {} is not {}: {}", shown(pattern),
+       refused ? "supported" : "valid", message_of(error, &info));
+}
+
+// At the end of every match the library copies its stack, 6 KB, unless the expression has more than 50 registers.
+// Groups that never match, behind the expression's own, are two registers each: they halve the time of GPT-2's
+// expression.
+std::string with_unused_groups(std::string_view pattern) {
+  std::string text(pattern);
+  for (int i = 0; i < 25; ++i) text += "(){0}";
+  return text;
 }
 
 // What a thread needs to match, whatever the expression.
 struct Scratch {
-  MatchData data{pcre2_match_data_create(1, nullptr)};
-  MatchContext context{pcre2_match_context_create(nullptr)};
-  JitStack stack{pcre2_jit_stack_create(kSmallestStack, kLargestStack, nullptr)};
+  std::unique_ptr<OnigMatchParam, void (*)(OnigMatchParam*)> limits{onig_new_match_param(), onig_free_match_param};
+  std::unique_ptr<OnigRegion, void (*)(OnigRegion*)> region{onig_region_new(),
+                                                            [](OnigRegion* used) { onig_region_free(used, 1); }};
 
   Scratch() {
-    if (!data || !context) fail(Status::out_of_memory, "no memory to match regular expressions");
-    if (stack) pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+    if (!limits || !region) fail(Status::out_of_memory, "no memory to match regular expressions");
+    onig_initialize_match_param(limits.get());
+    onig_set_match_stack_limit_size_of_match_param(limits.get(), kLargestStack);
+    onig_set_retry_limit_in_match_of_match_param(limits.get(), kMostRetriesInMatch);
   }
 };
 
@@ -61,26 +87,19 @@ Scratch& scratch() {
 }  // namespace
 
 struct Regex::Code {
-  std::unique_ptr<pcre2_code, pcre2::Release<pcre2_code_free>> code;
-  bool compiled = false;  // to machine code
-  std::string pattern;    // as it was given, for messages
+  Compiled compiled;
+  std::string pattern;      // for messages
+  bool starts_where_tried;  // a match does: there is no \K
 };
 
-Regex::Regex(std::string_view pattern) : code_(std::make_unique<Code>()) {
-  const std::string translated = translate_regex(pattern);
-  const CompileContext context(pcre2_compile_context_create(nullptr));
-  if (!context) fail(Status::out_of_memory, "no memory to compile a regular expression");
-  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  int error = 0;
-  std::size_t at = 0;
-  code_->pattern = pattern;
-  code_->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                                  PCRE2_UTF | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &at, context.get()));
-  if (!code_->code) {
-    fail(Status::unsupported, "the regular expression {} is not supported: {}", shown(pattern), message_of(error));
+Regex::Regex(std::string_view pattern) {
+  if (first_invalid_utf8(pattern)) {
+    fail(Status::corrupt, "the regular expression {} is not valid UTF-8", shown(pattern));
   }
-  // Without a just-in-time compiler on this machine it is interpreted, with the same result.
-  code_->compiled = pcre2_jit_compile(code_->code.get(), PCRE2_JIT_COMPLETE) == 0;
+  initialize();
+  compile(pattern);  // by itself first: no part of it may run on into the groups
+  code_.reset(new Code{compile(with_unused_groups(pattern)), std::string(pattern),
+                       pattern.find("\\K") == std::string_view::npos});
 }
 
 Regex::~Regex() = default;
@@ -88,19 +107,34 @@ Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
 bool Regex::find(std::string_view text, std::size_t start, Match& match) const {
-  Scratch& mine = scratch();
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  const int result = code_->compiled ? pcre2_jit_match(code_->code.get(), subject, text.size(), start, 0,
-                                                       mine.data.get(), mine.context.get())
-                                     : pcre2_match(code_->code.get(), subject, text.size(), start, PCRE2_NO_UTF_CHECK,
-                                                   mine.data.get(), mine.context.get());
-  if (result == PCRE2_ERROR_NOMATCH) return false;
-  if (result < 0) {
+  const auto refuse = [&](std::string_view why) {
     fail(Status::unsupported, "the regular expression {} cannot be matched against a text of {} bytes: {}",
-         shown(code_->pattern), text.size(), message_of(result));
+         shown(code_->pattern), text.size(), why);
+  };
+  if (text.size() > static_cast<std::size_t>(std::numeric_limits<int>::max())) refuse("at most 2 GiB at once");
+  Scratch& mine = scratch();
+  const OnigRegex compiled = code_->compiled.get();
+  const auto* begin = reinterpret_cast<const OnigUChar*>(text.data());
+  const OnigUChar* end = begin + text.size();
+  // Most expressions match right here, and then nothing but the length is needed.
+  int result = ONIG_MISMATCH;
+  if (code_->starts_where_tried) {
+    result = onig_match_with_param(compiled, begin, end, begin + start, nullptr, ONIG_OPTION_NONE, mine.limits.get());
   }
-  const std::size_t* range = pcre2_get_ovector_pointer(mine.data.get());
-  match = {range[0], range[1]};
+  if (result >= 0) {
+    match = {start, start + static_cast<std::size_t>(result)};
+    return true;
+  }
+  if (result == ONIG_MISMATCH) {
+    onig_set_retry_limit_in_search_of_match_param(mine.limits.get(),
+                                                  kMostRetriesInMatch + kMostRetriesPerByte * (text.size() - start));
+    result = onig_search_with_param(compiled, begin, end, begin + start, end, mine.region.get(), ONIG_OPTION_NONE,
+                                    mine.limits.get());
+  }
+  if (result == ONIG_MISMATCH) return false;
+  if (result == ONIGERR_MEMORY) fail(Status::out_of_memory, "no memory to match a regular expression");
+  if (result < 0) refuse(message_of(result));
+  match = {static_cast<std::size_t>(mine.region->beg[0]), static_cast<std::size_t>(mine.region->end[0])};
   return true;
 }
 

@@ -1,4 +1,5 @@
-// A compiled regular expression in the dialect of tokenizer.json files, to be found again and again in a text.
+// A compiled regular expression of a tokenizer.json file, to be found again and again in a text: Oniguruma's, in its
+// own syntax, as in the Hugging Face tokenizers.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@ namespace qdelta {
 
 class Regex {
  public:
-  // Throws Error(unsupported) or Error(corrupt), see regex_translate.h.
+  // Throws Error(corrupt) for what is no expression, Error(unsupported) for one that asks too much (regex_unicode.h).
   explicit Regex(std::string_view pattern);
   ~Regex();
   Regex(Regex&&) noexcept;

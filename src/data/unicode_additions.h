@@ -1,7 +1,10 @@
 // What Unicode 15.0, 15.1 and 16.0 added to 14.0: code points and their general categories. The libraries at hand know
-// 14.0 (PCRE2) and 15.0 (ICU), the tokenizers of Hugging Face 16.0, and ids must not depend on which was installed.
-// Made from the Unicode Character Database with Python's unicodedata (14.0) and unicodedata2 (16.0).
+// 14.0 (Oniguruma) and 15.0 (ICU), the tokenizers of Hugging Face 16.0, and ids must not depend on which was installed.
+// Made from the Unicode Character Database with Python's unicodedata (14.0) and unicodedata2 (16.0); scripts and the
+// rest by asking the tokenizers 0.23 for each code point.
 #pragma once
+
+#include <unicode/uscript.h>
 
 #include <array>
 #include <cstdint>
@@ -52,19 +55,52 @@ inline constexpr std::array<Addition, 127> kAdditions = {{
 }};
 // clang-format on
 
-// Likewise for the scripts that regular expressions may name; the other scripts they may name got nothing new.
+// Likewise for the scripts that Unicode 14.0 had.
 struct ScriptAddition {
   std::uint32_t first;
   std::uint32_t last;
-  const char* script;
+  UScriptCode script;
 };
 // clang-format off
-inline constexpr std::array<ScriptAddition, 15> kScriptAdditions = {{
-    {0x897, 0x897, "Arabic"}, {0x10ec2, 0x10ec4, "Arabic"}, {0x10efc, 0x10eff, "Arabic"},
-    {0x1c89, 0x1c8a, "Cyrillic"}, {0x1e030, 0x1e06d, "Cyrillic"}, {0x1e08f, 0x1e08f, "Cyrillic"},
-    {0x11b00, 0x11b09, "Devanagari"}, {0x2b739, 0x2b739, "Han"}, {0x2ebf0, 0x2ee5d, "Han"}, {0x31350, 0x323af, "Han"},
-    {0x1b132, 0x1b132, "Hiragana"}, {0x1b155, 0x1b155, "Katakana"}, {0xa7cb, 0xa7cd, "Latin"},
-    {0xa7da, 0xa7dc, "Latin"}, {0x1df25, 0x1df2a, "Latin"},
+inline constexpr std::array<ScriptAddition, 51> kScriptAdditions = {{
+    {0x1171e, 0x1171e, USCRIPT_AHOM},
+    {0x897, 0x897, USCRIPT_ARABIC}, {0x10ec2, 0x10ec4, USCRIPT_ARABIC}, {0x10efc, 0x10eff, USCRIPT_ARABIC},
+    {0x1b4e, 0x1b4f, USCRIPT_BALINESE}, {0x1b7f, 0x1b7f, USCRIPT_BALINESE}, {0x2427, 0x2429, USCRIPT_COMMON},
+    {0x2ffc, 0x2fff, USCRIPT_COMMON}, {0x31e4, 0x31e5, USCRIPT_COMMON}, {0x31ef, 0x31ef, USCRIPT_COMMON},
+    {0x1cc00, 0x1ccf9, USCRIPT_COMMON}, {0x1cd00, 0x1ceb3, USCRIPT_COMMON}, {0x1d2c0, 0x1d2d3, USCRIPT_COMMON},
+    {0x1f6dc, 0x1f6dc, USCRIPT_COMMON}, {0x1f774, 0x1f776, USCRIPT_COMMON}, {0x1f77b, 0x1f77f, USCRIPT_COMMON},
+    {0x1f7d9, 0x1f7d9, USCRIPT_COMMON}, {0x1f8b2, 0x1f8bb, USCRIPT_COMMON}, {0x1f8c0, 0x1f8c1, USCRIPT_COMMON},
+    {0x1fa75, 0x1fa77, USCRIPT_COMMON}, {0x1fa87, 0x1fa89, USCRIPT_COMMON}, {0x1fa8f, 0x1fa8f, USCRIPT_COMMON},
+    {0x1faad, 0x1faaf, USCRIPT_COMMON}, {0x1fabb, 0x1fabf, USCRIPT_COMMON}, {0x1fac6, 0x1fac6, USCRIPT_COMMON},
+    {0x1face, 0x1facf, USCRIPT_COMMON}, {0x1fada, 0x1fadc, USCRIPT_COMMON}, {0x1fadf, 0x1fadf, USCRIPT_COMMON},
+    {0x1fae8, 0x1fae9, USCRIPT_COMMON}, {0x1faf7, 0x1faf8, USCRIPT_COMMON}, {0x1fbcb, 0x1fbef, USCRIPT_COMMON},
+    {0x1c89, 0x1c8a, USCRIPT_CYRILLIC}, {0x1e030, 0x1e06d, USCRIPT_CYRILLIC}, {0x1e08f, 0x1e08f, USCRIPT_CYRILLIC},
+    {0x11b00, 0x11b09, USCRIPT_DEVANAGARI}, {0x1342f, 0x1342f, USCRIPT_EGYPTIAN_HIEROGLYPHS},
+    {0x13439, 0x13455, USCRIPT_EGYPTIAN_HIEROGLYPHS}, {0x13460, 0x143fa, USCRIPT_EGYPTIAN_HIEROGLYPHS},
+    {0x2b739, 0x2b739, USCRIPT_HAN}, {0x2ebf0, 0x2ee5d, USCRIPT_HAN}, {0x31350, 0x323af, USCRIPT_HAN},
+    {0x1b132, 0x1b132, USCRIPT_HIRAGANA}, {0xcf3, 0xcf3, USCRIPT_KANNADA}, {0x1b155, 0x1b155, USCRIPT_KATAKANA},
+    {0x18cff, 0x18cff, USCRIPT_KHITAN_SMALL_SCRIPT}, {0x1123f, 0x11241, USCRIPT_KHOJKI}, {0xece, 0xece, USCRIPT_LAO},
+    {0xa7cb, 0xa7cd, USCRIPT_LATIN}, {0xa7da, 0xa7dc, USCRIPT_LATIN}, {0x1df25, 0x1df2a, USCRIPT_LATIN},
+    {0x116d0, 0x116e3, USCRIPT_MYANMAR},
+}};
+// clang-format on
+
+struct CodeRange {
+  std::uint32_t first;
+  std::uint32_t last;
+};
+// Alphabetic since then, but no letters.
+// clang-format off
+inline constexpr std::array<CodeRange, 22> kAlphabeticAdditions = {{
+    {0x363, 0x36f}, {0x897, 0x897}, {0xc04, 0xc04}, {0xcf3, 0xcf3}, {0xf82, 0xf83}, {0x1dd3, 0x1de6},
+    {0x10d69, 0x10d69}, {0x10efc, 0x10efc}, {0x11080, 0x11081}, {0x11241, 0x11241}, {0x113b8, 0x113c0},
+    {0x113c2, 0x113c2}, {0x113c5, 0x113c5}, {0x113c7, 0x113ca}, {0x113cc, 0x113cd}, {0x1171e, 0x1171e},
+    {0x11f00, 0x11f01}, {0x11f03, 0x11f03}, {0x11f34, 0x11f3a}, {0x11f3e, 0x11f40}, {0x1611e, 0x1612e},
+    {0x1e08f, 0x1e08f},
+}};
+// Lowercase since then, but not of category Ll.
+inline constexpr std::array<CodeRange, 4> kLowercaseAdditions = {{
+    {0x10fc, 0x10fc}, {0xa7f2, 0xa7f4}, {0xab69, 0xab69}, {0x1e030, 0x1e06d},
 }};
 // clang-format on
 

@@ -309,8 +309,8 @@ TEST(TokenizerJson, WhatIsNotSupportedIsNamed) {
   refuse(Status::unsupported, {"pattern", "empty"}, [](json& j) {
     j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", ""}}}, {"content", "x"}};
   });
-  refuse(Status::unsupported, {"pattern.Regex", "\\b"}, [](json& j) {
-    j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", R"(\bx)"}}}, {"content", "x"}};
+  refuse(Status::unsupported, {"pattern.Regex", "Emoji"}, [](json& j) {
+    j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", R"(\p{Emoji})"}}}, {"content", "x"}};
   });
 }
 

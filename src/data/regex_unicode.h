@@ -1,0 +1,13 @@
+// UTF-8 as Oniguruma sees it, with the character classes of Unicode 16.0, which the Hugging Face tokenizers have,
+// whatever version the installed library knows: general categories, scripts, POSIX classes, \w, \d and \s. Other
+// properties are refused. Grapheme clusters (\X) and letters regardless of case (?i) are the library's own.
+#pragma once
+
+#define ONIG_ESCAPE_UCHAR_COLLISION  // UChar is ICU's
+#include <oniguruma.h>
+
+namespace qdelta {
+
+[[nodiscard]] OnigEncoding utf8_of_unicode_16();
+
+}  // namespace qdelta
