@@ -7,7 +7,7 @@
 #include "kernels/device_thread.h"
 #ifdef QDELTA_WITH_CUDA
 #include "kernels/cuda/graph.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/cuda/runtime.h"
 #endif
 
 namespace qdelta {

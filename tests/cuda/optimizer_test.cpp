@@ -9,7 +9,7 @@
 #include <set>
 
 #include "cuda/layers_on_gpu.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/cuda/runtime.h"
 
 namespace qdelta::testing {
 namespace {

@@ -1,39 +1,40 @@
 // m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   g scaled by the clipping factor
-// p <- p - lr ( m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + decay p )
-// and sums of long arrays: blocks of a fixed size, then one block over their sums.
+// p <- p - lr ( m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay p )
+// and deterministic sums of long arrays: a partial sum for each block, then one block over these.
 #include <cmath>
 
+#include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
-#include "kernels/cuda/views.h"
 
 namespace qdelta::cuda {
 namespace {
 
-struct Factors {
+struct AdamWArgs {
   float *parameters, *m, *v;
   const float* gradients;
   bf16* rounded;
   const Clipping* clipping;
   std::int64_t count;
-  float rate, beta1, beta2, rest1, rest2, correction1, correction2, epsilon, decay, scale;
+  float learning_rate, beta1, beta2, one_minus_beta1, one_minus_beta2, bias_correction1, bias_correction2, epsilon,
+      weight_decay, scale;
 };
 
-__device__ float adamw_one(const Factors& a, float scale, float gradient, float p, float& m, float& v) {
+__device__ float adamw_update(const AdamWArgs& a, float scale, float gradient, float p, float& m, float& v) {
   const float g = gradient * scale;
-  m = a.beta1 * m + a.rest1 * g;
-  v = a.beta2 * v + a.rest2 * g * g;
-  const float change = m * a.correction1 / (sqrtf(v * a.correction2) + a.epsilon) + a.decay * p;
-  return p - a.rate * change;
+  m = a.beta1 * m + a.one_minus_beta1 * g;
+  v = a.beta2 * v + a.one_minus_beta2 * g * g;
+  const float update = m * a.bias_correction1 / (sqrtf(v * a.bias_correction2) + a.epsilon) + a.weight_decay * p;
+  return p - a.learning_rate * update;
 }
 
 template <int N>
-__global__ __launch_bounds__(kBlock) void adamw_kernel(Factors a) {
+__global__ __launch_bounds__(kBlockThreads) void adamw_kernel(AdamWArgs a) {
   float scale = a.scale;
   if (a.clipping != nullptr) {
     if (a.clipping->finite == 0) return;
     scale *= a.clipping->scale;
   }
-  const std::int64_t at = (std::int64_t{blockIdx.x} * kBlock + threadIdx.x) * N;
+  const std::int64_t at = (std::int64_t{blockIdx.x} * kBlockThreads + threadIdx.x) * N;
   if (at >= a.count) return;
   if (at + N <= a.count) {
     const auto g = Rows<const float>{a.gradients}.template load<N>(0, at);
@@ -47,7 +48,7 @@ __global__ __launch_bounds__(kBlock) void adamw_kernel(Factors a) {
     for (int i = 0; i < N; ++i) {
       m[i] = old_m[i];
       v[i] = old_v[i];
-      p[i] = adamw_one(a, scale, g[i], old_p[i], m[i], v[i]);
+      p[i] = adamw_update(a, scale, g[i], old_p[i], m[i], v[i]);
     }
     Rows<float>{a.parameters}.template store<N>(0, at, p);
     Rows<float>{a.m}.template store<N>(0, at, m);
@@ -56,7 +57,7 @@ __global__ __launch_bounds__(kBlock) void adamw_kernel(Factors a) {
     return;
   }
   for (std::int64_t i = at; i < a.count; ++i) {
-    const float p = adamw_one(a, scale, a.gradients[i], a.parameters[i], a.m[i], a.v[i]);
+    const float p = adamw_update(a, scale, a.gradients[i], a.parameters[i], a.m[i], a.v[i]);
     a.parameters[i] = p;
     if (a.rounded != nullptr) a.rounded[i] = bf16(p);
   }
@@ -66,13 +67,14 @@ __global__ __launch_bounds__(kBlock) void adamw_kernel(Factors a) {
 constexpr std::int64_t kSumBlocks = 1024;
 
 template <bool Squares>
-__global__ __launch_bounds__(kBlock) void sum_blocks(const float* values, std::int64_t count, bool wide, double* sums) {
-  __shared__ double shared[kBlock / 32];
+__global__ __launch_bounds__(kBlockThreads) void sum_blocks_kernel(const float* values, std::int64_t count,
+                                                                   bool vectorized, double* sums) {
+  __shared__ double shared[kBlockThreads / 32];
   double sum = 0;
   const auto add = [&](float value) { sum += Squares ? double{value} * double{value} : double{value}; };
-  const std::int64_t stride = std::int64_t{gridDim.x} * kBlock;
-  const std::int64_t thread = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
-  const std::int64_t packs = wide ? count / 4 : 0;
+  const std::int64_t stride = std::int64_t{gridDim.x} * kBlockThreads;
+  const std::int64_t thread = std::int64_t{blockIdx.x} * kBlockThreads + threadIdx.x;
+  const std::int64_t packs = vectorized ? count / 4 : 0;
 #pragma unroll 4
   for (std::int64_t i = thread; i < packs; i += stride) {
     const float4 four = reinterpret_cast<const float4*>(values)[i];
@@ -82,16 +84,16 @@ __global__ __launch_bounds__(kBlock) void sum_blocks(const float* values, std::i
     add(four.w);
   }
   for (std::int64_t i = 4 * packs + thread; i < count; i += stride) add(values[i]);
-  sum = block_sum<kBlock>(sum, shared);
+  sum = block_sum<kBlockThreads>(sum, shared);
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-__global__ __launch_bounds__(kBlock) void sum_finish(const double* sums, int count, double* out, Clipping* clipping,
-                                                     float max_norm) {
-  __shared__ double shared[kBlock / 32];
+__global__ __launch_bounds__(kBlockThreads) void sum_partials_kernel(const double* sums, int count, double* out,
+                                                                     Clipping* clipping, float max_norm) {
+  __shared__ double shared[kBlockThreads / 32];
   double sum = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kBlock) sum += sums[i];
-  sum = block_sum<kBlock>(sum, shared);
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kBlockThreads) sum += sums[i];
+  sum = block_sum<kBlockThreads>(sum, shared);
   if (threadIdx.x != 0) return;
   if (out != nullptr) *out = sum;
   if (clipping == nullptr) return;
@@ -106,18 +108,20 @@ void sum(const Context& context, std::span<const float> values, double* out, Cli
          std::span<std::byte> workspace) {
   check_workspace(workspace, sum_workspace());
   const auto count = static_cast<std::int64_t>(values.size());
-  const std::int64_t blocks = std::clamp<std::int64_t>(ceil_div(count, 16 * kBlock), 1, kSumBlocks);
+  const std::int64_t blocks = std::clamp<std::int64_t>(ceil_div(count, 16 * kBlockThreads), 1, kSumBlocks);
   auto* sums = reinterpret_cast<double*>(workspace.data());
-  const bool wide = reinterpret_cast<std::uintptr_t>(values.data()) % 16 == 0;
-  sum_blocks<Squares><<<static_cast<unsigned>(blocks), kBlock, 0, context.stream()>>>(values.data(), count, wide, sums);
+  const bool vectorized = reinterpret_cast<std::uintptr_t>(values.data()) % 16 == 0;
+  sum_blocks_kernel<Squares>
+      <<<static_cast<unsigned>(blocks), kBlockThreads, 0, context.stream()>>>(values.data(), count, vectorized, sums);
   check_launch("sum_blocks");
-  sum_finish<<<1, kBlock, 0, context.stream()>>>(sums, static_cast<int>(blocks), out, clipping, max_norm);
-  check_launch("sum_finish");
+  sum_partials_kernel<<<1, kBlockThreads, 0, context.stream()>>>(sums, static_cast<int>(blocks), out, clipping,
+                                                                 max_norm);
+  check_launch("sum_partials");
 }
 
 }  // namespace
 
-// All kernels are compiled for the same cards, so any of them can tell.
+// All kernels are compiled for the same architectures, so any of them can tell.
 bool has_code() {
   cudaFuncAttributes attributes{};
   const cudaError_t result = cudaFuncGetAttributes(&attributes, adamw_kernel<1>);
@@ -139,30 +143,30 @@ void adamw(const Context& context, const AdamWDevice& device) {
           "adamw: {} rounded parameters, but there are {}", device.rounded.size(), count);
   if (count == 0) return;
   const auto t = static_cast<double>(args.step);
-  const Factors a{args.parameters.data(),
-                  args.m.data(),
-                  args.v.data(),
-                  args.gradients.data(),
-                  reinterpret_cast<bf16*>(device.rounded.data()),
-                  device.clipping,
-                  count,
-                  args.learning_rate,
-                  args.beta1,
-                  args.beta2,
-                  1.0F - args.beta1,
-                  1.0F - args.beta2,
-                  static_cast<float>(1.0 / (1.0 - std::pow(double{args.beta1}, t))),
-                  static_cast<float>(1.0 / (1.0 - std::pow(double{args.beta2}, t))),
-                  args.epsilon,
-                  args.weight_decay,
-                  args.gradient_scale};
+  const AdamWArgs a{.parameters = args.parameters.data(),
+                    .m = args.m.data(),
+                    .v = args.v.data(),
+                    .gradients = args.gradients.data(),
+                    .rounded = reinterpret_cast<bf16*>(device.rounded.data()),
+                    .clipping = device.clipping,
+                    .count = count,
+                    .learning_rate = args.learning_rate,
+                    .beta1 = args.beta1,
+                    .beta2 = args.beta2,
+                    .one_minus_beta1 = 1.0F - args.beta1,
+                    .one_minus_beta2 = 1.0F - args.beta2,
+                    .bias_correction1 = static_cast<float>(1.0 / (1.0 - std::pow(double{args.beta1}, t))),
+                    .bias_correction2 = static_cast<float>(1.0 / (1.0 - std::pow(double{args.beta2}, t))),
+                    .epsilon = args.epsilon,
+                    .weight_decay = args.weight_decay,
+                    .scale = args.gradient_scale};
   const auto bits = reinterpret_cast<std::uintptr_t>(a.parameters) | reinterpret_cast<std::uintptr_t>(a.m) |
                     reinterpret_cast<std::uintptr_t>(a.v) | reinterpret_cast<std::uintptr_t>(a.gradients) |
                     2 * reinterpret_cast<std::uintptr_t>(a.rounded);
   if (bits % 16 == 0) {
-    adamw_kernel<4><<<blocks_for(count, 4 * kBlock), kBlock, 0, context.stream()>>>(a);
+    adamw_kernel<4><<<blocks_for(count, 4 * kBlockThreads), kBlockThreads, 0, context.stream()>>>(a);
   } else {
-    adamw_kernel<1><<<blocks_for(count, kBlock), kBlock, 0, context.stream()>>>(a);
+    adamw_kernel<1><<<blocks_for(count, kBlockThreads), kBlockThreads, 0, context.stream()>>>(a);
   }
   check_launch("adamw");
 }

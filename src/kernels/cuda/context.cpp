@@ -1,6 +1,6 @@
 #include "kernels/cuda/context.h"
 
-#include "kernels/cuda/memory.h"
+#include "kernels/cuda/runtime.h"
 
 namespace qdelta::cuda {
 

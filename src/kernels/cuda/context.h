@@ -10,7 +10,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "kernels/cuda/matrix_plans.h"
+#include "kernels/cuda/matmul_cache.h"
 
 namespace qdelta::cuda {
 
@@ -39,7 +39,7 @@ class Context {
   [[nodiscard]] cudaStream_t stream() const { return stream_; }
   [[nodiscard]] cublasLtHandle_t matrix() const { return matrix_; }
   [[nodiscard]] std::span<std::byte> matrix_workspace() const { return {matrix_workspace_, kMatrixWorkspace}; }
-  [[nodiscard]] MatrixPlans& matrix_plans() const { return *matrix_plans_; }
+  [[nodiscard]] MatmulCache& matmul_cache() const { return *matmul_cache_; }
   [[nodiscard]] int sm_count() const { return sm_count_; }
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] int shared_memory() const { return shared_memory_; }  // bytes a block may have, opted in
@@ -61,7 +61,7 @@ class Context {
   std::byte* matrix_workspace_ = nullptr;
   mutable std::byte* scratch_ = nullptr;
   mutable std::size_t scratch_size_ = 0;
-  std::unique_ptr<MatrixPlans> matrix_plans_ = std::make_unique<MatrixPlans>();
+  std::unique_ptr<MatmulCache> matmul_cache_ = std::make_unique<MatmulCache>();
 };
 
 }  // namespace qdelta::cuda

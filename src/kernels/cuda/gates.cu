@@ -2,16 +2,16 @@
 //   backward:  da = -dg exp(A_log) sigmoid(a + dt_bias) (+ dbeta sigmoid(a + dt_bias) where beta is the step)
 //              dA_log += sum dg g,   ddt_bias += sum da,   db = dbeta beta (1 - beta / f),   likewise dl and
 //              dlambda_bias
-// There are only a few gates for each token: one kernel for all types.
+// There are few gates for each token, so one kernel serves all types.
+#include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
-#include "kernels/cuda/views.h"
 
 namespace qdelta::cuda {
 namespace {
 
-using View = Rows<Either>;
+using View = Rows<RuntimeType>;
 
-struct Gates {
+struct GateArgs {
   View a, b, l, g, beta, lambda;
   const float *A_log, *dt_bias, *lambda_bias;
   float constant_lambda_bias, factor;
@@ -26,55 +26,56 @@ struct GateGradients {
   std::int64_t rows_per_block;
 };
 
-__device__ float at(const View& view, std::int64_t row, unsigned head) { return view.at(row * view.ld + head); }
-__device__ void put(const View& view, std::int64_t row, unsigned head, float value) {
-  view.put(row * view.ld + head, value);
+__device__ float load(const View& view, std::int64_t row, unsigned head) { return view.get(row * view.ld + head); }
+__device__ void store(const View& view, std::int64_t row, unsigned head, float value) {
+  view.set(row * view.ld + head, value);
 }
 
-__global__ __launch_bounds__(kBlock) void gates_forward_kernel(Gates in) {
-  const std::int64_t index = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+__global__ __launch_bounds__(kBlockThreads) void gates_forward_kernel(GateArgs in) {
+  const std::int64_t index = std::int64_t{blockIdx.x} * kBlockThreads + threadIdx.x;
   const std::int64_t r = index / in.heads;
   if (r >= in.rows) return;
   const auto h = static_cast<unsigned>(index - r * in.heads);
   if (in.a.data != nullptr) {
-    const float step = softplus(at(in.a, r, h) + in.dt_bias[h]);
-    put(in.g, r, h, -expf(in.A_log[h]) * step);
-    if (in.step_is_beta) put(in.beta, r, h, step);
+    const float step = softplus(load(in.a, r, h) + in.dt_bias[h]);
+    store(in.g, r, h, -expf(in.A_log[h]) * step);
+    if (in.step_is_beta) store(in.beta, r, h, step);
   }
-  if (in.b.data != nullptr) put(in.beta, r, h, in.factor * sigmoid(at(in.b, r, h)));
+  if (in.b.data != nullptr) store(in.beta, r, h, in.factor * sigmoid(load(in.b, r, h)));
   if (in.l.data != nullptr) {
     const float bias = in.lambda_bias != nullptr ? *in.lambda_bias : in.constant_lambda_bias;
-    put(in.lambda, r, h, in.factor * sigmoid(at(in.l, r, h) + bias));
+    store(in.lambda, r, h, in.factor * sigmoid(load(in.l, r, h) + bias));
   }
 }
 
-// A block takes some rows of up to kBlock heads; its threads are [rows at a time][heads].
-__global__ __launch_bounds__(kBlock) void gates_backward_kernel(Gates in, GateGradients d, unsigned heads_per_block) {
-  __shared__ float shared[3][kBlock];
-  const unsigned teams = kBlock / heads_per_block;
-  const unsigned team = threadIdx.x / heads_per_block;
+// A block has some rows of up to kBlockThreads heads; its threads are [row_groups][heads].
+__global__ __launch_bounds__(kBlockThreads) void gates_backward_kernel(GateArgs in, GateGradients d,
+                                                                       unsigned heads_per_block) {
+  __shared__ float shared[3][kBlockThreads];
+  const unsigned row_groups = kBlockThreads / heads_per_block;
+  const unsigned row_group = threadIdx.x / heads_per_block;
   const unsigned h = blockIdx.y * heads_per_block + threadIdx.x % heads_per_block;
   float sums[3] = {};
   const std::int64_t end = min(in.rows, (std::int64_t{blockIdx.x} + 1) * d.rows_per_block);
-  if (team < teams && h < in.heads) {
-    for (std::int64_t r = blockIdx.x * d.rows_per_block + team; r < end; r += teams) {
+  if (row_group < row_groups && h < in.heads) {
+    for (std::int64_t r = blockIdx.x * d.rows_per_block + row_group; r < end; r += row_groups) {
       if (in.a.data != nullptr) {
-        const float slope = sigmoid(at(in.a, r, h) + in.dt_bias[h]);
-        const float dg = at(d.dg, r, h);
+        const float derivative = sigmoid(load(in.a, r, h) + in.dt_bias[h]);
+        const float dg = load(d.dg, r, h);
         float dstep = -expf(in.A_log[h]) * dg;
-        if (in.step_is_beta) dstep += at(d.dbeta, r, h);
-        put(d.da, r, h, dstep * slope);
-        sums[0] += dg * at(in.g, r, h);
-        sums[1] += dstep * slope;
+        if (in.step_is_beta) dstep += load(d.dbeta, r, h);
+        store(d.da, r, h, dstep * derivative);
+        sums[0] += dg * load(in.g, r, h);
+        sums[1] += dstep * derivative;
       }
       if (in.b.data != nullptr) {
-        const float beta = at(in.beta, r, h);
-        put(d.db, r, h, at(d.dbeta, r, h) * beta * (1.0F - beta / in.factor));
+        const float beta = load(in.beta, r, h);
+        store(d.db, r, h, load(d.dbeta, r, h) * beta * (1.0F - beta / in.factor));
       }
       if (in.l.data != nullptr) {
-        const float lambda = at(in.lambda, r, h);
-        const float dl = at(d.dlambda, r, h) * lambda * (1.0F - lambda / in.factor);
-        put(d.dl, r, h, dl);
+        const float lambda = load(in.lambda, r, h);
+        const float dl = load(d.dlambda, r, h) * lambda * (1.0F - lambda / in.factor);
+        store(d.dl, r, h, dl);
         sums[2] += dl;
       }
     }
@@ -82,18 +83,19 @@ __global__ __launch_bounds__(kBlock) void gates_backward_kernel(Gates in, GateGr
 #pragma unroll
   for (int k = 0; k < 3; ++k) shared[k][threadIdx.x] = sums[k];
   __syncthreads();
-  if (team > 0 || h >= in.heads) return;
+  if (row_group > 0 || h >= in.heads) return;
 #pragma unroll
   for (int k = 0; k < 3; ++k) {
     float sum = 0;
-    for (unsigned t = 0; t < teams; ++t) sum += shared[k][t * heads_per_block + threadIdx.x];
+    for (unsigned t = 0; t < row_groups; ++t) sum += shared[k][t * heads_per_block + threadIdx.x];
     d.partials[(std::int64_t{blockIdx.x} * 3 + k) * in.heads + h] = sum;
   }
 }
 
-// A warp for each sum, and at last the lambda bias over all heads by the first warp of the block.
-__global__ __launch_bounds__(kBlock) void gates_finish(const float* partials, std::int64_t blocks, unsigned heads,
-                                                       float* dA_log, float* ddt_bias, float* dlambda_bias) {
+// Adds up the partial sums in one block, a warp for each; the lambda bias also over all heads.
+__global__ __launch_bounds__(kBlockThreads) void gates_reduce_kernel(const float* partials, std::int64_t blocks,
+                                                                     unsigned heads, float* dA_log, float* ddt_bias,
+                                                                     float* dlambda_bias) {
   const unsigned lane = threadIdx.x % 32;
   const unsigned columns = 3 * heads;
   const auto column = [&](unsigned c) {
@@ -102,20 +104,20 @@ __global__ __launch_bounds__(kBlock) void gates_finish(const float* partials, st
     return warp_sum(sum);
   };
   if (dA_log != nullptr) {
-    for (unsigned c = threadIdx.x / 32; c < 2 * heads; c += kBlock / 32) {
+    for (unsigned c = threadIdx.x / 32; c < 2 * heads; c += kBlockThreads / 32) {
       const float sum = column(c);
       if (lane == 0) (c < heads ? dA_log[c] : ddt_bias[c - heads]) += sum;
     }
   }
-  __shared__ float of_heads[kBlock / 32];
+  __shared__ float warp_sums[kBlockThreads / 32];
   float sum = 0;
   if (dlambda_bias != nullptr) {
-    for (unsigned c = 2 * heads + threadIdx.x / 32; c < columns; c += kBlock / 32) sum += column(c);
+    for (unsigned c = 2 * heads + threadIdx.x / 32; c < columns; c += kBlockThreads / 32) sum += column(c);
   }
-  if (lane == 0) of_heads[threadIdx.x / 32] = sum;
+  if (lane == 0) warp_sums[threadIdx.x / 32] = sum;
   __syncthreads();
   if (threadIdx.x != 0 || dlambda_bias == nullptr) return;
-  for (unsigned w = 1; w < kBlock / 32; ++w) sum += of_heads[w];
+  for (unsigned w = 1; w < kBlockThreads / 32; ++w) sum += warp_sums[w];
   *dlambda_bias += sum;
 }
 
@@ -140,22 +142,22 @@ void check_gates(const GatesForward& args) {
   if (args.lambda_bias) check_vector(args.lambda_bias, 1, "lambda_bias");
 }
 
-Gates gates_of(const GatesForward& args) {
+GateArgs gate_args(const GatesForward& args) {
   const ConstTensorView& any = any_of(args);
-  return {rows_of<Either>(args.a),
-          rows_of<Either>(args.b),
-          rows_of<Either>(args.l),
-          rows_of<Either>(args.g),
-          rows_of<Either>(args.beta),
-          rows_of<Either>(args.lambda),
-          floats(args.A_log),
-          floats(args.dt_bias),
-          floats(args.lambda_bias),
-          args.constant_lambda_bias,
-          args.factor,
-          args.step_is_beta,
-          static_cast<unsigned>(any.extent(1)),
-          any.extent(0)};
+  return {.a = as_rows<RuntimeType>(args.a),
+          .b = as_rows<RuntimeType>(args.b),
+          .l = as_rows<RuntimeType>(args.l),
+          .g = as_rows<RuntimeType>(args.g),
+          .beta = as_rows<RuntimeType>(args.beta),
+          .lambda = as_rows<RuntimeType>(args.lambda),
+          .A_log = floats(args.A_log),
+          .dt_bias = floats(args.dt_bias),
+          .lambda_bias = floats(args.lambda_bias),
+          .constant_lambda_bias = args.constant_lambda_bias,
+          .factor = args.factor,
+          .step_is_beta = args.step_is_beta,
+          .heads = static_cast<unsigned>(any.extent(1)),
+          .rows = any.extent(0)};
 }
 
 }  // namespace
@@ -163,9 +165,9 @@ Gates gates_of(const GatesForward& args) {
 void gates_forward(const Context& context, const GatesForward& args) {
   if (!any_of(args)) return;
   check_gates(args);
-  const Gates in = gates_of(args);
+  const GateArgs in = gate_args(args);
   if (in.rows == 0 || in.heads == 0) return;
-  gates_forward_kernel<<<blocks_for(in.rows * in.heads, kBlock), kBlock, 0, context.stream()>>>(in);
+  gates_forward_kernel<<<blocks_for(in.rows * in.heads, kBlockThreads), kBlockThreads, 0, context.stream()>>>(in);
   check_launch("gates_forward");
 }
 
@@ -190,25 +192,25 @@ void gates_backward(const Context& context, const GatesBackward& args, std::span
   }
   if (args.dlambda_bias) check_vector(args.dlambda_bias, 1, "dlambda_bias");
   check_workspace(workspace, gates_backward_workspace(args));
-  const Gates in = gates_of(args.forward);
+  const GateArgs in = gate_args(args.forward);
   if (in.rows == 0 || in.heads == 0) return;
   const std::int64_t blocks = partial_count(in.rows, 64);
-  const GateGradients d{rows_of<Either>(args.dg),
-                        rows_of<Either>(args.dbeta),
-                        rows_of<Either>(args.dlambda),
-                        rows_of<Either>(args.da),
-                        rows_of<Either>(args.db),
-                        rows_of<Either>(args.dl),
-                        reinterpret_cast<float*>(workspace.data()),
-                        ceil_div(in.rows, blocks)};
-  const unsigned heads_per_block = std::min<unsigned>(in.heads, kBlock);
-  gates_backward_kernel<<<dim3(static_cast<unsigned>(blocks), blocks_for(in.heads, heads_per_block)), kBlock, 0,
+  const GateGradients d{.dg = as_rows<RuntimeType>(args.dg),
+                        .dbeta = as_rows<RuntimeType>(args.dbeta),
+                        .dlambda = as_rows<RuntimeType>(args.dlambda),
+                        .da = as_rows<RuntimeType>(args.da),
+                        .db = as_rows<RuntimeType>(args.db),
+                        .dl = as_rows<RuntimeType>(args.dl),
+                        .partials = reinterpret_cast<float*>(workspace.data()),
+                        .rows_per_block = ceil_div(in.rows, blocks)};
+  const unsigned heads_per_block = std::min<unsigned>(in.heads, kBlockThreads);
+  gates_backward_kernel<<<dim3(static_cast<unsigned>(blocks), blocks_for(in.heads, heads_per_block)), kBlockThreads, 0,
                           context.stream()>>>(in, d, heads_per_block);
   check_launch("gates_backward");
-  gates_finish<<<1, kBlock, 0, context.stream()>>>(
+  gates_reduce_kernel<<<1, kBlockThreads, 0, context.stream()>>>(
       d.partials, blocks, in.heads, args.forward.a ? floats(args.dA_log) : nullptr,
       args.forward.a ? floats(args.ddt_bias) : nullptr, args.forward.l ? floats(args.dlambda_bias) : nullptr);
-  check_launch("gates_finish");
+  check_launch("gates_reduce");
 }
 
 std::size_t gates_backward_workspace(const GatesBackward& args) {

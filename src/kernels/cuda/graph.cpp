@@ -7,19 +7,19 @@ namespace qdelta::cuda {
 class Graph {
  public:
   explicit Graph(cudaGraph_t graph) : graph_(graph) {}
-  void instantiate() { QDELTA_CUDA(cudaGraphInstantiate(&ready_, graph_, 0)); }
+  void instantiate() { QDELTA_CUDA(cudaGraphInstantiate(&executable_, graph_, 0)); }
   ~Graph() {
-    if (ready_ != nullptr) cudaGraphExecDestroy(ready_);
+    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
     cudaGraphDestroy(graph_);
   }
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  [[nodiscard]] cudaGraphExec_t ready() const { return ready_; }
+  [[nodiscard]] cudaGraphExec_t executable() const { return executable_; }
 
  private:
   cudaGraph_t graph_;
-  cudaGraphExec_t ready_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
 };
 
 std::shared_ptr<Graph> capture(const Context& context, const std::function<void()>& work) {
@@ -40,7 +40,7 @@ std::shared_ptr<Graph> capture(const Context& context, const std::function<void(
 }
 
 void launch(const Context& context, const Graph& graph) {
-  QDELTA_CUDA(cudaGraphLaunch(graph.ready(), context.stream()));
+  QDELTA_CUDA(cudaGraphLaunch(graph.executable(), context.stream()));
 }
 
 }  // namespace qdelta::cuda

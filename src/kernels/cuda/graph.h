@@ -1,4 +1,4 @@
-// Work captured as a graph: one launch for all of it.
+// CUDA graphs: work captured once, replayed with one launch.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@ namespace qdelta::cuda {
 class Context;
 class Graph;
 
-// Runs `work`, which must only put things on the context's stream, without its doing anything yet.
+// Captures `work`, which may only enqueue on the context's stream; nothing runs until the launch.
 [[nodiscard]] std::shared_ptr<Graph> capture(const Context& context, const std::function<void()>& work);
 void launch(const Context& context, const Graph& graph);
 

@@ -1,20 +1,19 @@
-// y = add + x w^T;  dx = dy w;  dw += dy^T x: cuBLASLt with float32 sums, and float32 products where the operands are
-// float32 (never tf32). Of a single row y = x w^T is bound by reading w, and a kernel of our own streams it.
+// y = add + x w^T;  dx = dy w;  dw += dy^T x: cuBLASLt with float32 accumulation, and true float32 products where the
+// operands are float32 (never tf32). For a single row y = x w^T is bound by reading w: a GEMV kernel.
+#include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
-#include "kernels/cuda/matrix_plans.h"
-#include "kernels/cuda/views.h"
+#include "kernels/cuda/matmul_cache.h"
 
 namespace qdelta::cuda {
 namespace {
 
-// One row ------------------------------------------------------------------------------------------------------------
 // A warp for each output.
 template <class T>
-__global__ __launch_bounds__(kBlock) void linear_one_row(const T* x, Rows<T> w, Rows<Either> add, Rows<Either> y,
-                                                         int inner, int outputs) {
-  constexpr int N = kAccess<T>;
+__global__ __launch_bounds__(kBlockThreads) void gemv_kernel(const T* x, Rows<T> w, Rows<RuntimeType> add,
+                                                             Rows<RuntimeType> y, int inner, int outputs) {
+  constexpr int N = kVectorWidth<T>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int o = static_cast<int>(blockIdx.x) * (kBlock / 32) + static_cast<int>(threadIdx.x) / 32;
+  const int o = static_cast<int>(blockIdx.x) * (kBlockThreads / 32) + static_cast<int>(threadIdx.x) / 32;
   if (o >= outputs) return;
   float sum = 0;
 #pragma unroll 8
@@ -25,25 +24,24 @@ __global__ __launch_bounds__(kBlock) void linear_one_row(const T* x, Rows<T> w, 
     for (int i = 0; i < N; ++i) sum = fmaf(values[i], weights[i], sum);
   }
   sum = warp_sum(sum);
-  if (lane == 0) y.put(o, add.data != nullptr ? add.at(o) + sum : sum);
+  if (lane == 0) y.set(o, add.data != nullptr ? add.get(o) + sum : sum);
 }
 
-// Many ----------------------------------------------------------------------------------------------------------------
-// The largest power of two up to 16 that the pointer and the stride between rows are multiples of, in bytes.
+// The alignment of the rows in bytes, at most 16.
 int alignment_of(const ConstTensorView& view) {
   auto bits = reinterpret_cast<std::uintptr_t>(view.data) | std::uintptr_t{16};
   bits |= static_cast<std::uintptr_t>(view.step(0)) * size_of(view.dtype);
   return static_cast<int>(bits & (~bits + 1));
 }
 
-// Of a matrix of one row the stride says nothing, and may be anything.
+// The stride of a matrix of one row may be anything.
 std::int64_t stride_of(const ConstTensorView& view) {
   return view.extent(0) > 1 ? view.step(0) : std::max<std::int64_t>(view.step(0), view.extent(1));
 }
 
 // c = add + op(a) op(b); add may be c, or missing.
-void product(const Context& context, const ConstTensorView& a, bool transpose_a, const ConstTensorView& b,
-             bool transpose_b, const TensorView& c, const ConstTensorView& add) {
+void matmul(const Context& context, const ConstTensorView& a, bool transpose_a, const ConstTensorView& b,
+            bool transpose_b, const TensorView& c, const ConstTensorView& add) {
   const std::int64_t inner = a.extent(transpose_a ? 0 : 1);
   if (c.shape.elements() == 0) return;
   if (inner == 0) {
@@ -59,7 +57,7 @@ void product(const Context& context, const ConstTensorView& a, bool transpose_a,
     }
     return;
   }
-  MatrixProduct p;
+  MatmulShape p;
   p.rows = c.extent(0);
   p.cols = c.extent(1);
   p.inner = inner;
@@ -70,7 +68,7 @@ void product(const Context& context, const ConstTensorView& a, bool transpose_a,
   p.in = a.dtype;
   p.out = c.dtype;
   p.alignment = std::min({alignment_of(a), alignment_of(b), alignment_of(c), add ? alignment_of(add) : 16});
-  context.matrix_plans().run(context, p, a.data, b.data, add.data, c.data);
+  context.matmul_cache().run(context, p, a.data, b.data, add.data, c.data);
 }
 
 void check_linear(const ConstTensorView& x, const ConstTensorView& w, const ConstTensorView& y, const char* name) {
@@ -95,17 +93,17 @@ void linear_forward(const Context& context, const LinearForward& args) {
   const std::int64_t rows = args.x.extent(0);
   if (rows == 1 && args.x.extent(1) > 0 && args.w.extent(0) > 0 &&
       aligned(args.x.dtype == DType::bf16 ? 8 : 4, {args.x, args.w})) {
-    with_type(args.x.dtype, [&](auto type) {
+    dispatch_dtype(args.x.dtype, [&](auto type) {
       using T = typename decltype(type)::type;
       const std::int64_t outputs = args.w.extent(0);
-      linear_one_row<T><<<blocks_for(outputs, kBlock / 32), kBlock, 0, context.stream()>>>(
-          reinterpret_cast<const T*>(args.x.data), rows_of<T>(args.w), rows_of<Either>(args.add),
-          rows_of<Either>(args.y), static_cast<int>(args.x.extent(1)), static_cast<int>(outputs));
-      check_launch("linear_one_row");
+      gemv_kernel<T><<<blocks_for(outputs, kBlockThreads / 32), kBlockThreads, 0, context.stream()>>>(
+          reinterpret_cast<const T*>(args.x.data), as_rows<T>(args.w), as_rows<RuntimeType>(args.add),
+          as_rows<RuntimeType>(args.y), static_cast<int>(args.x.extent(1)), static_cast<int>(outputs));
+      check_launch("linear_gemv");
     });
     return;
   }
-  product(context, args.x, false, args.w, true, args.y, args.add);
+  matmul(context, args.x, false, args.w, true, args.y, args.add);
 }
 
 void linear_backward(const Context& context, const LinearBackward& args) {
@@ -115,14 +113,13 @@ void linear_backward(const Context& context, const LinearBackward& args) {
     check_matrix(args.dx, args.x.shape, "dx");
     require(args.w.dtype == DType::bf16 || args.dx.dtype == DType::f32, "linear: w is F32 but dx is {}",
             name_of(args.dx.dtype));
-    product(context, args.dy, false, args.w, false, args.dx,
-            args.add_dx ? ConstTensorView(args.dx) : ConstTensorView());
+    matmul(context, args.dy, false, args.w, false, args.dx, args.add_dx ? ConstTensorView(args.dx) : ConstTensorView());
   }
   if (args.dw) {
     check_matrix(args.dw, args.w.shape, "dw");
     require(args.dw.dtype == DType::f32, "linear: dw is {}, but gradients of parameters are F32",
             name_of(args.dw.dtype));
-    product(context, args.dy, true, args.x, false, args.dw, args.dw);
+    matmul(context, args.dy, true, args.x, false, args.dw, args.dw);
   }
 }
 

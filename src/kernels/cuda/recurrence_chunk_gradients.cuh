@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/recurrence_chunk_device.cuh"
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/row_kernels.cuh"
 
 namespace qdelta::cuda::gradients {
 

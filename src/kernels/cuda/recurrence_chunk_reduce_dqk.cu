@@ -5,7 +5,7 @@
 //
 // A warp for each row. dk_factor, twice the gradient of k.k, only for k.
 #include "kernels/cuda/recurrence_chunk_device.cuh"
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/row_kernels.cuh"
 
 namespace qdelta::cuda {
 namespace {

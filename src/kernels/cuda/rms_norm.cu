@@ -3,40 +3,39 @@
 // gated_norm, per head of width V:  y = w x s silu(z);  without z: y = w x s
 //   backward:  with e = dy silu(z) in the place of dy: dx, dw as above;   dz = dy w x s silu'(z)
 // One kernel serves both: rms_norm has one head and no gate. A warp, or for wide rows a block, holds a row in
-// registers, so that memory sees each element once. In the backward a block takes several rows, for its partial
-// sum of dw.
+// registers, so that each element is read once. In the backward a block has several rows, for its partial sum of dw.
+#include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
-#include "kernels/cuda/views.h"
 
 namespace qdelta::cuda {
 namespace {
 
-// How a row is shared out: Threads threads with up to Each elements.
-template <int Threads_, int Each_, int Block_ = kBlock>
-struct Share {
-  static constexpr int kThreads = Threads_;
-  static constexpr int kEach = Each_;
-  static constexpr int kSize = Block_;
-  static constexpr int kRows = kSize / kThreads;  // that a block works on at a time
+// How a row is partitioned: ThreadsPerRow threads with up to ElementsPerThread elements each.
+template <int ThreadsPerRow, int ElementsPerThread, int BlockThreads = kBlockThreads>
+struct RowPartition {
+  static constexpr int kThreads = ThreadsPerRow;
+  static constexpr int kPerThread = ElementsPerThread;
+  static constexpr int kThreadsOfBlock = BlockThreads;
+  static constexpr int kRows = kThreadsOfBlock / kThreads;  // of a block at a time
 };
 
 template <class Body>
-void with_forward_share(std::int64_t width, const Body& body) {
-  if (width <= 256) return body(Share<32, 8>());
-  if (width <= 1024) return body(Share<32, 32>());
-  body(Share<kBlock, 32>());
+void dispatch_forward(std::int64_t width, const Body& body) {
+  if (width <= 256) return body(RowPartition<32, 8>());
+  if (width <= 1024) return body(RowPartition<32, 32>());
+  body(RowPartition<kBlockThreads, 32>());
 }
 
 template <class Body>
-void with_backward_share(std::int64_t width, const Body& body) {
-  if (width <= 256) return body(Share<32, 8, 256>());
-  if (width <= 1024) return body(Share<128, 8, 128>());
-  if (width <= 4096) return body(Share<512, 8, 512>());
-  body(Share<1024, 8, 1024>());
+void dispatch_backward(std::int64_t width, const Body& body) {
+  if (width <= 256) return body(RowPartition<32, 8, 256>());
+  if (width <= 1024) return body(RowPartition<128, 8, 128>());
+  if (width <= 4096) return body(RowPartition<512, 8, 512>());
+  body(RowPartition<1024, 8, 1024>());
 }
 
 template <class X, class Y>
-struct Forward {
+struct NormForwardArgs {
   Rows<X> x, gate;
   const float* weight;
   Rows<Y> y;
@@ -46,12 +45,12 @@ struct Forward {
   float epsilon;
 };
 
-template <class X, class Y, int N, class Share, bool Gated>
-__global__ __launch_bounds__(kBlock) void norm_forward(Forward<X, Y> a) {
-  constexpr int kPacks = Share::kEach / N;
-  __shared__ float sums[kBlock / 32];
-  const int lane = static_cast<int>(threadIdx.x) % Share::kThreads;
-  const unsigned row = blockIdx.x * Share::kRows + threadIdx.x / Share::kThreads;
+template <class X, class Y, int N, class RowPartition, bool Gated>
+__global__ __launch_bounds__(kBlockThreads) void norm_forward_kernel(NormForwardArgs<X, Y> a) {
+  constexpr int kPacks = RowPartition::kPerThread / N;
+  __shared__ float sums[kBlockThreads / 32];
+  const int lane = static_cast<int>(threadIdx.x) % RowPartition::kThreads;
+  const unsigned row = blockIdx.x * RowPartition::kRows + threadIdx.x / RowPartition::kThreads;
   if (row >= a.rows) return;
   const unsigned n = row / a.heads;
   const int first = static_cast<int>(row - n * a.heads) * a.width;
@@ -61,22 +60,22 @@ __global__ __launch_bounds__(kBlock) void norm_forward(Forward<X, Y> a) {
   float sum = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const int c = (p * Share::kThreads + lane) * N;
+    const int c = (p * RowPartition::kThreads + lane) * N;
     if (c >= a.width) continue;
     x[p] = a.x.template load<N>(n, first + c);
     if constexpr (Gated) z[p] = a.gate.template load<N>(n, first + c);
   }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    if ((p * Share::kThreads + lane) * N >= a.width) continue;
+    if ((p * RowPartition::kThreads + lane) * N >= a.width) continue;
 #pragma unroll
     for (int i = 0; i < N; ++i) sum += x[p][i] * x[p][i];
   }
-  sum = block_sum<Share::kThreads>(sum, sums);
+  sum = block_sum<RowPartition::kThreads>(sum, sums);
   const float s = 1.0F / sqrtf(sum / static_cast<float>(a.width) + a.epsilon);
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const int c = (p * Share::kThreads + lane) * N;
+    const int c = (p * RowPartition::kThreads + lane) * N;
     if (c >= a.width) continue;
     const auto w = *reinterpret_cast<const Pack<float, N>*>(a.weight + c);
     float y[N];
@@ -91,31 +90,33 @@ __global__ __launch_bounds__(kBlock) void norm_forward(Forward<X, Y> a) {
 }
 
 template <class X, class DY, class DX>
-struct Backward {
+struct NormBackwardArgs {
   Rows<X> x, gate;
-  const float *weight, *inverse_rms;  // no inverse_rms: computed again
+  const float *weight, *inverse_rms;  // inverse_rms null: recomputed
   Rows<DY> dy;
-  Rows<DX> dx, dgate, y;  // y: the forward again; optional
-  Rows<bf16> rounded;     // dx once more; optional
+  Rows<DX> dx, dgate, y;  // y: the forward recomputed; optional
+  Rows<bf16> rounded;     // dx in bf16; optional
   float* partials;        // [blocks][width] of dweight
   unsigned rows, heads, rows_per_block;
   int width;
   float epsilon;
 };
 
-// Add: dx is added to.
-template <class X, class DY, class DX, int N, class Share, bool Gated, bool Add>
-__global__ __launch_bounds__(Share::kSize,
-                             (Share::kRows > 1 ? 1024 : 768) / Share::kSize) void norm_backward(Backward<X, DY, DX> a) {
-  constexpr int kPacks = Share::kEach / N;
-  constexpr int kWarps = Share::kSize / 32;
-  constexpr bool kPrefetch = Share::kRows == 1 && Share::kSize < 1024;  // where registers allow
+// Accumulate: dx += instead of dx =.
+template <class X, class DY, class DX, int N, class RowPartition, bool Gated, bool Accumulate>
+__global__ __launch_bounds__(
+    RowPartition::kThreadsOfBlock,
+    (RowPartition::kRows > 1 ? 1024 : 768) /
+        RowPartition::kThreadsOfBlock) void norm_backward_kernel(NormBackwardArgs<X, DY, DX> a) {
+  constexpr int kPacks = RowPartition::kPerThread / N;
+  constexpr int kWarps = RowPartition::kThreadsOfBlock / 32;
+  constexpr bool kPrefetch = RowPartition::kRows == 1 && RowPartition::kThreadsOfBlock < 1024;  // where registers allow
   __shared__ float sums[2][kWarps];
-  __shared__ float dw_of_warps[Share::kRows][Share::kRows > 1 ? 32 * Share::kEach : 1];
-  const int lane = static_cast<int>(threadIdx.x) % Share::kThreads;
-  const int team = static_cast<int>(threadIdx.x) / Share::kThreads;
-  const auto column = [&](int p) { return (p * Share::kThreads + lane) * N; };
-  float dw[Share::kEach] = {};
+  __shared__ float dw_of_rows[RowPartition::kRows][RowPartition::kRows > 1 ? 32 * RowPartition::kPerThread : 1];
+  const int lane = static_cast<int>(threadIdx.x) % RowPartition::kThreads;
+  const int row_of_block = static_cast<int>(threadIdx.x) / RowPartition::kThreads;
+  const auto column = [&](int p) { return (p * RowPartition::kThreads + lane) * N; };
+  float dw[RowPartition::kPerThread] = {};
 
   struct Row {
     unsigned n = 0;
@@ -135,20 +136,20 @@ __global__ __launch_bounds__(Share::kSize,
       of.x[p] = a.x.template load<N>(of.n, of.first + column(p));
       of.dy[p] = a.dy.template load<N>(of.n, of.first + column(p));
       if constexpr (Gated) of.z[p] = a.gate.template load<N>(of.n, of.first + column(p));
-      if constexpr (Add) of.dx[p] = a.dx.template load<N>(of.n, of.first + column(p));
+      if constexpr (Accumulate) of.dx[p] = a.dx.template load<N>(of.n, of.first + column(p));
     }
   };
 
   const unsigned end = min(a.rows, (blockIdx.x + 1) * a.rows_per_block);
-  unsigned row = blockIdx.x * a.rows_per_block + team;
+  unsigned row = blockIdx.x * a.rows_per_block + row_of_block;
   Row next;
   if (kPrefetch && row < end) load(next, row);
-  for (; row < end; row += Share::kRows) {
+  for (; row < end; row += RowPartition::kRows) {
     if (!kPrefetch) load(next, row);
     const Row now = next;
-    if (kPrefetch && row + Share::kRows < end) load(next, row + Share::kRows);
+    if (kPrefetch && row + RowPartition::kRows < end) load(next, row + RowPartition::kRows);
     float squares = 0;
-    float along = 0;
+    float dot = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       if (column(p) >= a.width) continue;
@@ -159,21 +160,21 @@ __global__ __launch_bounds__(Share::kSize,
         float e = now.dy[p][i];
         if constexpr (Gated) e *= now.z[p][i] * sigmoid(now.z[p][i]);
         squares += x * x;
-        along += w[i] * e * x;
+        dot += w[i] * e * x;
       }
     }
-    along = block_sum<Share::kThreads>(along, sums[0]);
+    dot = block_sum<RowPartition::kThreads>(dot, sums[0]);
     float s = now.inverse_rms;
     if (a.inverse_rms == nullptr) {
-      squares = block_sum<Share::kThreads>(squares, sums[1]);
+      squares = block_sum<RowPartition::kThreads>(squares, sums[1]);
       s = 1.0F / sqrtf(squares / static_cast<float>(a.width) + a.epsilon);
     }
-    along = along / static_cast<float>(a.width) * s * s;
+    dot = dot / static_cast<float>(a.width) * s * s;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       if (column(p) >= a.width) continue;
       const auto w = *reinterpret_cast<const Pack<float, N>*>(a.weight + column(p));
-      float change[N];
+      float dx[N];
       float dz[N];
       float y[N];
 #pragma unroll
@@ -183,48 +184,48 @@ __global__ __launch_bounds__(Share::kSize,
         if constexpr (Gated) {
           const float z = now.z[p][i];
           const float sig = sigmoid(z);
-          dz[i] = e * (x * s * w[i]) * silu_slope(z, sig);
+          dz[i] = e * (x * s * w[i]) * silu_derivative(z, sig);
           e *= z * sig;
           y[i] = x * s * w[i] * (z * sig);
         } else {
           y[i] = x * s * w[i];
         }
-        change[i] = s * (w[i] * e - x * along);
-        if constexpr (Add) change[i] += now.dx[p][i];
+        dx[i] = s * (w[i] * e - x * dot);
+        if constexpr (Accumulate) dx[i] += now.dx[p][i];
         dw[p * N + i] += e * x * s;
       }
-      a.dx.template store<N>(now.n, now.first + column(p), change);
+      a.dx.template store<N>(now.n, now.first + column(p), dx);
       if constexpr (Gated) a.dgate.template store<N>(now.n, now.first + column(p), dz);
-      if (!Add && a.y.data != nullptr) a.y.template store<N>(now.n, now.first + column(p), y);
-      if (Add && a.rounded.data != nullptr) a.rounded.template store<N>(now.n, now.first + column(p), change);
+      if (!Accumulate && a.y.data != nullptr) a.y.template store<N>(now.n, now.first + column(p), y);
+      if (Accumulate && a.rounded.data != nullptr) a.rounded.template store<N>(now.n, now.first + column(p), dx);
     }
   }
 
-  // The warps' sums one after the other.
+  // Sums over the rows of the block in order.
   float* out = a.partials + std::int64_t{blockIdx.x} * a.width;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      if constexpr (Share::kRows > 1) {
-        dw_of_warps[team][column(p) + i] = dw[p * N + i];
+      if constexpr (RowPartition::kRows > 1) {
+        dw_of_rows[row_of_block][column(p) + i] = dw[p * N + i];
       } else {
         if (column(p) < a.width) out[column(p) + i] = dw[p * N + i];
       }
     }
   }
-  if constexpr (Share::kRows > 1) {
+  if constexpr (RowPartition::kRows > 1) {
     __syncthreads();
-    for (int c = static_cast<int>(threadIdx.x); c < a.width; c += Share::kSize) {
+    for (int c = static_cast<int>(threadIdx.x); c < a.width; c += RowPartition::kThreadsOfBlock) {
       float sum = 0;
 #pragma unroll
-      for (int t = 0; t < Share::kRows; ++t) sum += dw_of_warps[t][c];
+      for (int t = 0; t < RowPartition::kRows; ++t) sum += dw_of_rows[t][c];
       out[c] = sum;
     }
   }
 }
 
-// Partial sums of the backward: as many blocks as a large GPU runs at a time.
+// Partial sums of the backward: as many blocks as fit a large GPU.
 std::int64_t norm_partials(std::int64_t rows, std::int64_t width) {
   if (width <= 256) return partial_count(rows, 16, 2 * kMaxPartials);
   return partial_count(rows, 4, width <= 1024 ? 3 * kMaxPartials : kMaxPartials / 2);
@@ -235,23 +236,24 @@ void launch_forward(const Context& context, const ConstTensorView& x, const Cons
                     const ConstTensorView& weight, const TensorView& y, const TensorView& inverse_rms, float epsilon) {
   const std::int64_t width = weight.shape.elements();
   const std::int64_t heads = x.extent(1) / width;
-  Forward<X, Y> a{rows_of<X>(x),
-                  rows_of<X>(gate),
-                  floats(weight),
-                  rows_of<Y>(y),
-                  floats(inverse_rms),
-                  static_cast<unsigned>(x.extent(0) * heads),
-                  static_cast<unsigned>(heads),
-                  static_cast<int>(width),
-                  epsilon};
-  with_forward_share(width, [&](auto share) {
-    using S = decltype(share);
-    norm_forward<X, Y, kAccess<X, Y>, S, Gated><<<blocks_for(a.rows, S::kRows), kBlock, 0, context.stream()>>>(a);
+  NormForwardArgs<X, Y> a{.x = as_rows<X>(x),
+                          .gate = as_rows<X>(gate),
+                          .weight = floats(weight),
+                          .y = as_rows<Y>(y),
+                          .inverse_rms = floats(inverse_rms),
+                          .rows = static_cast<unsigned>(x.extent(0) * heads),
+                          .heads = static_cast<unsigned>(heads),
+                          .width = static_cast<int>(width),
+                          .epsilon = epsilon};
+  dispatch_forward(width, [&](auto partition) {
+    using S = decltype(partition);
+    norm_forward_kernel<X, Y, kVectorWidth<X, Y>, S, Gated>
+        <<<blocks_for(a.rows, S::kRows), kBlockThreads, 0, context.stream()>>>(a);
     check_launch("norm_forward");
   });
 }
 
-template <class X, class DY, class DX, bool Gated, bool Add>
+template <class X, class DY, class DX, bool Gated, bool Accumulate>
 void launch_backward(const Context& context, const GatedNormBackward& args, const ConstTensorView& inverse_rms,
                      const TensorView& rounded, std::span<std::byte> workspace) {
   const std::int64_t width = args.weight.shape.elements();
@@ -259,24 +261,24 @@ void launch_backward(const Context& context, const GatedNormBackward& args, cons
   const std::int64_t rows = args.x.extent(0) * heads;
   const std::int64_t blocks = norm_partials(rows, width);
   auto* partials = reinterpret_cast<float*>(workspace.data());
-  const Backward<X, DY, DX> a{rows_of<X>(args.x),
-                              rows_of<X>(args.gate),
-                              floats(args.weight),
-                              floats(inverse_rms),
-                              rows_of<DY>(args.dy),
-                              rows_of<DX>(args.dx),
-                              rows_of<DX>(args.dgate),
-                              rows_of<DX>(args.y),
-                              rows_of<bf16>(rounded),
-                              partials,
-                              static_cast<unsigned>(rows),
-                              static_cast<unsigned>(heads),
-                              static_cast<unsigned>(ceil_div(rows, blocks)),
-                              static_cast<int>(width),
-                              args.epsilon};
-  with_backward_share(width, [&](auto share) {
-    norm_backward<X, DY, DX, kAccess<X, DY, DX>, decltype(share), Gated, Add>
-        <<<static_cast<unsigned>(blocks), decltype(share)::kSize, 0, context.stream()>>>(a);
+  const NormBackwardArgs<X, DY, DX> a{.x = as_rows<X>(args.x),
+                                      .gate = as_rows<X>(args.gate),
+                                      .weight = floats(args.weight),
+                                      .inverse_rms = floats(inverse_rms),
+                                      .dy = as_rows<DY>(args.dy),
+                                      .dx = as_rows<DX>(args.dx),
+                                      .dgate = as_rows<DX>(args.dgate),
+                                      .y = as_rows<DX>(args.y),
+                                      .rounded = as_rows<bf16>(rounded),
+                                      .partials = partials,
+                                      .rows = static_cast<unsigned>(rows),
+                                      .heads = static_cast<unsigned>(heads),
+                                      .rows_per_block = static_cast<unsigned>(ceil_div(rows, blocks)),
+                                      .width = static_cast<int>(width),
+                                      .epsilon = args.epsilon};
+  dispatch_backward(width, [&](auto partition) {
+    norm_backward_kernel<X, DY, DX, kVectorWidth<X, DY, DX>, decltype(partition), Gated, Accumulate>
+        <<<static_cast<unsigned>(blocks), decltype(partition)::kThreadsOfBlock, 0, context.stream()>>>(a);
     check_launch("norm_backward");
   });
   add_partials(context, partials, blocks, width, floats(args.dweight));
@@ -308,8 +310,9 @@ void rms_norm_forward(const Context& context, const RmsNormForward& args) {
         context, args.x, {}, args.weight, args.y, args.inverse_rms, args.epsilon);
   };
   const bool narrow = args.x.dtype == DType::bf16 && args.y.dtype == DType::bf16;
-  if (!aligned(narrow ? 8 : 4, {args.x, args.weight, args.y})) return run(Type<Either>(), Type<Either>());
-  with_type(args.x.dtype, [&](auto x) { with_type(args.y.dtype, [&](auto y) { run(x, y); }); });
+  if (!aligned(narrow ? 8 : 4, {args.x, args.weight, args.y}))
+    return run(TypeTag<RuntimeType>(), TypeTag<RuntimeType>());
+  dispatch_dtype(args.x.dtype, [&](auto x) { dispatch_dtype(args.y.dtype, [&](auto y) { run(x, y); }); });
 }
 
 void rms_norm_backward(const Context& context, const RmsNormBackward& args, std::span<std::byte> workspace) {
@@ -325,16 +328,17 @@ void rms_norm_backward(const Context& context, const RmsNormBackward& args, std:
   }
   check_workspace(workspace, rms_norm_backward_workspace(args));
   if (rows == 0) return;
-  const GatedNormBackward all{args.x, {}, args.weight, args.dy, args.dx, {}, args.dweight, 0.0F, {}};
+  const GatedNormBackward ungated{
+      .x = args.x, .weight = args.weight, .dy = args.dy, .dx = args.dx, .dweight = args.dweight, .epsilon = 0.0F};
   const auto run = [&](auto x, auto dy, auto dx) {
     launch_backward<typename decltype(x)::type, typename decltype(dy)::type, typename decltype(dx)::type, false, true>(
-        context, all, args.inverse_rms, args.rounded, workspace);
+        context, ungated, args.inverse_rms, args.rounded, workspace);
   };
   const bool narrow = args.x.dtype == DType::bf16 && args.dy.dtype == DType::bf16 && args.dx.dtype == DType::bf16;
   if (!aligned(narrow ? 8 : 4, {args.x, args.weight, args.dy, args.dx, args.rounded}))
-    return run(Type<Either>(), Type<Either>(), Type<Either>());
-  with_type(args.x.dtype, [&](auto x) {
-    with_type(args.dy.dtype, [&](auto dy) { with_type(args.dx.dtype, [&](auto dx) { run(x, dy, dx); }); });
+    return run(TypeTag<RuntimeType>(), TypeTag<RuntimeType>(), TypeTag<RuntimeType>());
+  dispatch_dtype(args.x.dtype, [&](auto x) {
+    dispatch_dtype(args.dy.dtype, [&](auto dy) { dispatch_dtype(args.dx.dtype, [&](auto dx) { run(x, dy, dx); }); });
   });
 }
 
@@ -359,8 +363,8 @@ void gated_norm_forward(const Context& context, const GatedNormForward& args) {
     }
   };
   const int N = args.x.dtype == DType::bf16 ? 8 : 4;
-  if (width % N != 0 || !aligned(N, {args.x, args.gate, args.weight, args.y})) return run(Type<Either>());
-  with_type(args.x.dtype, run);
+  if (width % N != 0 || !aligned(N, {args.x, args.gate, args.weight, args.y})) return run(TypeTag<RuntimeType>());
+  dispatch_dtype(args.x.dtype, run);
 }
 
 void gated_norm_backward(const Context& context, const GatedNormBackward& args, std::span<std::byte> workspace) {
@@ -389,8 +393,8 @@ void gated_norm_backward(const Context& context, const GatedNormBackward& args, 
   };
   const int N = args.x.dtype == DType::bf16 ? 8 : 4;
   if (width % N != 0 || !aligned(N, {args.x, args.gate, args.weight, args.dy, args.dx, args.dgate, args.y}))
-    return run(Type<Either>());
-  with_type(args.x.dtype, run);
+    return run(TypeTag<RuntimeType>());
+  dispatch_dtype(args.x.dtype, run);
 }
 
 std::size_t gated_norm_backward_workspace(const GatedNormBackward& args) {

@@ -4,8 +4,8 @@
 // in an order that is fixed by the threads. All sums are taken in a fixed order.
 #include <climits>
 
+#include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
-#include "kernels/cuda/views.h"
 
 namespace qdelta::cuda {
 namespace {
@@ -389,7 +389,7 @@ void sample(const Context& context, const Sample& args) {
   const std::int64_t held = std::min(fit, ceil_div(width, kRound));
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
-    const Sampling<T> a{rows_of<T>(args.logits),
+    const Sampling<T> a{as_rows<T>(args.logits),
                         args.tokens.data(),
                         args.streams.empty() ? nullptr : args.streams.data(),
                         args.draws.empty() ? nullptr : args.draws.data(),
@@ -402,7 +402,7 @@ void sample(const Context& context, const Sample& args) {
                         args.options.min_p,
                         args.options.repetition_penalty,
                         args.options.seed};
-    const auto kernel = sample_kernel < T, std::is_same_v<T, Either> ? 1 : kPack > ;
+    const auto kernel = sample_kernel < T, std::is_same_v<T, RuntimeType> ? 1 : kPack > ;
     const std::size_t bytes = static_cast<std::size_t>(held) * kRound * sizeof(float);
     QDELTA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
     kernel<<<static_cast<unsigned>(rows), kSampleThreads, bytes, context.stream()>>>(a);
@@ -411,8 +411,8 @@ void sample(const Context& context, const Sample& args) {
   // Rows may end within a pack, so only their beginnings need to be aligned.
   ConstTensorView whole = args.logits;
   whole.shape = {rows, kPack};
-  if (!aligned(kPack, {whole})) return run(Type<Either>());
-  with_type(args.logits.dtype, run);
+  if (!aligned(kPack, {whole})) return run(TypeTag<RuntimeType>());
+  dispatch_dtype(args.logits.dtype, run);
 }
 
 }  // namespace qdelta::cuda

@@ -1,4 +1,4 @@
-// Device code: sequences one after the other in the rows of a matrix.
+// Device code: packed sequences, the rows of a matrix divided by offsets (cu_seqlens).
 #pragma once
 
 #include <cstdint>

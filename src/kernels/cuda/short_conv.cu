@@ -1,23 +1,23 @@
 // y[t] = silu(u[t]),  u[t][c] = bias[c] + sum_j weight[c][j] x[t - W + 1 + j][c]
 //   backward:  du = dy silu'(u),   dx[t][c] = sum_j weight[c][j] du[t + W - 1 - j][c],   dweight[c][j] += sum_t du[t]
 //   x[...],   dbias += sum_t du[t]
-// A thread takes N channels through a tile of tokens, piece by piece: a piece is what the tile and one sequence have in
-// common. It goes kAhead tokens at a time, whose loads are in flight together, with the inputs before them in
-// registers; the tokens just before a tile (in the backward also those just after it) are read twice. Single tokens
-// with a state (decoding) have a kernel of their own.
+// A thread has N channels of a tile of tokens, one segment after the other: a segment is what the tile and one sequence
+// have in common. It goes kTokensInFlight tokens at a time, whose loads are in flight together, with the W - 1 inputs
+// before them in registers; the tokens just before a tile (in the backward also those just after it) are read twice.
+// Single tokens with a state (decoding) have a kernel of their own.
+#include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/sequences.h"
-#include "kernels/cuda/views.h"
 
 namespace qdelta::cuda {
 namespace {
 
 constexpr int kConvThreads = 128;
-constexpr int kAhead = 4;
+constexpr int kTokensInFlight = 4;
 
 // A sequence's inputs before its first token: [pool][taps - 1][channels], oldest first.
-struct States {
-  Rows<Either> data;  // ld: between the rows of a state
+struct ConvStates {
+  Rows<RuntimeType> data;  // ld: between the rows of a state
   const std::int64_t* slots;
   std::int64_t pool, stride;
 
@@ -29,16 +29,16 @@ struct States {
   }
 };
 
-// The weights of a block's channels by way of shared memory, where they lie tap by tap: so that both memories are read
-// in order. Where there are fewer taps than W, the oldest have no weight.
+// The weights of a block's channels, transposed through shared memory to [tap][channel], so that loads are coalesced
+// and free of bank conflicts. Where there are fewer taps than W, the oldest weights are zero.
 template <int W, int N>
 struct Weights {
   static constexpr int kChannels = kConvThreads * N;
-  using Stage = float[W][kChannels + 8];  // the 8 keep the taps in different banks
+  using Stage = float[W][kChannels + 8];  // padding against bank conflicts
   float values[W][N];
   float bias[N];
 
-  // All threads of the block; `first` is its first channel. Without a bias it is null.
+  // Called by all threads of the block; `first` is its first channel. bias_of may be null.
   __device__ Weights(const float* weight, const float* bias_of, std::int64_t first, std::int64_t channels, int taps,
                      Stage& stage) {
     const int count = static_cast<int>(min(std::int64_t{kChannels}, channels - first)) * taps;
@@ -64,11 +64,11 @@ struct Weights {
   }
 };
 
-// The W - 1 values before a group of kAhead, then the group's own.
+// A sliding window: the W - 1 values before a group of kTokensInFlight tokens, then those of the group.
 template <int W, int N>
 struct Window {
   static constexpr int kBefore = W - 1;
-  float values[kBefore + kAhead][N];
+  float values[kBefore + kTokensInFlight][N];
 
   __device__ void clear() {
 #pragma unroll
@@ -77,15 +77,15 @@ struct Window {
       for (int i = 0; i < N; ++i) values[j][i] = 0.0F;
     }
   }
-  // The group is over: its last values are those before the next one.
+  // To the next group.
   __device__ void advance() {
 #pragma unroll
     for (int j = 0; j < kBefore; ++j) {
 #pragma unroll
-      for (int i = 0; i < N; ++i) values[j][i] = values[j + kAhead][i];
+      for (int i = 0; i < N; ++i) values[j][i] = values[j + kTokensInFlight][i];
     }
   }
-  // bias + sum_j weights[j] . value of j - (W - 1) tokens before token k of the group
+  // The convolution at token k of the group.
   __device__ void convolve(const Weights<W, N>& weights, int k, float (&u)[N]) const {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
@@ -94,9 +94,9 @@ struct Window {
       for (int j = 0; j < W; ++j) u[i] = fmaf(weights.values[j][i], values[k + j][i], u[i]);
     }
   }
-  // What lies before token t of a sequence that begins at `first`: inputs, a state, or zeros.
+  // The values before token t of a sequence that begins at `first`: inputs, a state, or zeros.
   template <class T>
-  __device__ void load(const Rows<T>& x, const States& states, std::int64_t state, int t, int first, std::int64_t c,
+  __device__ void load(const Rows<T>& x, const ConvStates& states, std::int64_t state, int t, int first, std::int64_t c,
                        int taps) {
 #pragma unroll
     for (int j = 0; j < kBefore; ++j) {
@@ -110,27 +110,27 @@ struct Window {
         for (int i = 0; i < N; ++i) values[j][i] = pack[i];
       } else if (state >= 0 && row >= 0) {
 #pragma unroll
-        for (int i = 0; i < N; ++i) values[j][i] = states.data.at(state + row * states.data.ld + c + i);
+        for (int i = 0; i < N; ++i) values[j][i] = states.data.get(state + row * states.data.ld + c + i);
       }
     }
   }
 };
 
 template <class T>
-struct ConvForward {
+struct ConvForwardArgs {
   Rows<T> x, y;
   const float *weight, *bias;
   Sequences sequences;
-  States states;
+  ConvStates states;
   std::int64_t channels;
   int rows, tile, taps;
 };
 
 // The states are only read.
 template <class T, int W, int N>
-__global__ __launch_bounds__(kConvThreads) void conv_forward(ConvForward<T> a) {
+__global__ __launch_bounds__(kConvThreads) void conv_forward_kernel(ConvForwardArgs<T> a) {
   __shared__ typename Weights<W, N>::Stage stage;
-  // Neighbouring blocks take neighbouring channels of the same tokens: whole rows of memory at a time.
+  // Adjacent blocks have adjacent channels of the same tokens, so that whole rows are read together.
   const unsigned columns =
       static_cast<unsigned>((a.channels + Weights<W, N>::kChannels - 1) / Weights<W, N>::kChannels);
   const auto tile = static_cast<int>(blockIdx.x / columns);
@@ -146,24 +146,24 @@ __global__ __launch_bounds__(kConvThreads) void conv_forward(ConvForward<T> a) {
     const int end = min(tile_end, a.sequences.end(n, a.rows));
     if (end <= begin) continue;
     window.load(a.x, a.states, a.states.of(n), begin, a.sequences.begin(n), c, a.taps);
-    // The next group's loads are under way while one is worked on.
-    Pack<T, N> next[kAhead];
+    // The next group is loaded while this one is computed.
+    Pack<T, N> next[kTokensInFlight];
     const auto load = [&](int t0) {
 #pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
+      for (int k = 0; k < kTokensInFlight; ++k) {
         if (t0 + k < end) next[k] = a.x.template load<N>(t0 + k, c);
       }
     };
     load(begin);
-    for (int t0 = begin; t0 < end; t0 += kAhead) {
+    for (int t0 = begin; t0 < end; t0 += kTokensInFlight) {
 #pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
+      for (int k = 0; k < kTokensInFlight; ++k) {
 #pragma unroll
         for (int i = 0; i < N; ++i) window.values[W - 1 + k][i] = next[k][i];
       }
-      load(t0 + kAhead);
+      load(t0 + kTokensInFlight);
 #pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
+      for (int k = 0; k < kTokensInFlight; ++k) {
         if (t0 + k >= end) break;
         float u[N];
         window.convolve(weights, k, u);
@@ -177,9 +177,9 @@ __global__ __launch_bounds__(kConvThreads) void conv_forward(ConvForward<T> a) {
   }
 }
 
-// A few tokens for each sequence: a block walks one of them, and leaves its state.
+// A few tokens for each sequence: a block processes one sequence and stores its state.
 template <class T, class S, int W, int N>
-__global__ __launch_bounds__(kConvThreads) void conv_step(ConvForward<T> a, Rows<S> state_rows) {
+__global__ __launch_bounds__(kConvThreads) void conv_step_kernel(ConvForwardArgs<T> a, Rows<S> state_rows) {
   const std::int64_t c = (std::int64_t{blockIdx.y} * kConvThreads + threadIdx.x) * N;
   if (c >= a.channels) return;
   const std::int64_t n = blockIdx.x;
@@ -187,54 +187,54 @@ __global__ __launch_bounds__(kConvThreads) void conv_step(ConvForward<T> a, Rows
   const int begin = a.sequences.begin(static_cast<int>(n));
   const int end = static_cast<int>(a.sequences.offsets[n + 1]);
   if (begin >= end) return;
-  // A state is a matrix of its own.
+  // A state is a [taps - 1][channels] matrix.
   Rows<S> state = state_rows;
-  if constexpr (std::is_same_v<S, Either>) {
-    if (at >= 0) state.data = static_cast<char*>(state.data) + at * (state.narrow ? 2 : 4);
+  if constexpr (std::is_same_v<S, RuntimeType>) {
+    if (at >= 0) state.data = static_cast<char*>(state.data) + at * (state.is_bf16 ? 2 : 4);
   } else {
     if (at >= 0) state.data += at;
   }
-  const int lacking = W - a.taps;  // the oldest taps that there are not
-  float past[W][N];                // the last entry is the token's own
+  const int missing_taps = W - a.taps;  // the oldest ones
+  float history[W][N];                  // the last entry is the current token
   float weights[W][N];
 #pragma unroll
   for (int j = 0; j < W; ++j) {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      past[j][i] = 0.0F;
-      weights[j][i] = j >= lacking ? a.weight[(c + i) * a.taps + j - lacking] : 0.0F;
+      history[j][i] = 0.0F;
+      weights[j][i] = j >= missing_taps ? a.weight[(c + i) * a.taps + j - missing_taps] : 0.0F;
     }
   }
 #pragma unroll
   for (int j = 0; j + 1 < W; ++j) {
-    if (at < 0 || j < lacking) continue;
-    const auto pack = state.template load<N>(j - lacking, c);
+    if (at < 0 || j < missing_taps) continue;
+    const auto pack = state.template load<N>(j - missing_taps, c);
 #pragma unroll
-    for (int i = 0; i < N; ++i) past[j][i] = pack[i];
+    for (int i = 0; i < N; ++i) history[j][i] = pack[i];
   }
   for (int t = begin; t < end; ++t) {
     const auto x = a.x.template load<N>(t, c);
     float u[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      past[W - 1][i] = x[i];
+      history[W - 1][i] = x[i];
       u[i] = a.bias != nullptr ? a.bias[c + i] : 0.0F;
 #pragma unroll
-      for (int j = 0; j < W; ++j) u[i] = fmaf(weights[j][i], past[j][i], u[i]);
+      for (int j = 0; j < W; ++j) u[i] = fmaf(weights[j][i], history[j][i], u[i]);
       u[i] *= sigmoid(u[i]);
 #pragma unroll
-      for (int j = 0; j + 1 < W; ++j) past[j][i] = past[j + 1][i];
+      for (int j = 0; j + 1 < W; ++j) history[j][i] = history[j + 1][i];
     }
     a.y.template store<N>(t, c, u);
   }
 #pragma unroll
   for (int j = 0; j + 1 < W; ++j) {
-    if (at >= 0 && j >= lacking) state.template store<N>(j - lacking, c, past[j]);
+    if (at >= 0 && j >= missing_taps) state.template store<N>(j - missing_taps, c, history[j]);
   }
 }
 
-// The states after conv_forward: the last taps - 1 inputs, of which the old state may hold some, further on.
-__global__ __launch_bounds__(kConvThreads) void conv_states(ConvForward<Either> a) {
+// The states after conv_forward_kernel: the last taps - 1 inputs; of a short sequence some come from the old state.
+__global__ __launch_bounds__(kConvThreads) void conv_update_states_kernel(ConvForwardArgs<RuntimeType> a) {
   const std::int64_t c = std::int64_t{blockIdx.y} * kConvThreads + threadIdx.x;
   const std::int64_t n = blockIdx.x;
   const std::int64_t at = a.states.of(n);
@@ -243,14 +243,14 @@ __global__ __launch_bounds__(kConvThreads) void conv_states(ConvForward<Either> 
   const std::int64_t length = end - a.sequences.offsets[n];
   for (int j = 0; j < a.taps - 1; ++j) {
     const std::int64_t back = a.taps - 1 - j;  // from the end
-    const float value =
-        back <= length ? a.x.at((end - back) * a.x.ld + c) : a.states.data.at(at + (j + length) * a.states.data.ld + c);
-    a.states.data.put(at + j * a.states.data.ld + c, value);
+    const float value = back <= length ? a.x.get((end - back) * a.x.ld + c)
+                                       : a.states.data.get(at + (j + length) * a.states.data.ld + c);
+    a.states.data.set(at + j * a.states.data.ld + c, value);
   }
 }
 
 template <class T>
-struct ConvBackward {
+struct ConvBackwardArgs {
   Rows<T> x, dy, dx;
   const float *weight, *bias;
   Sequences sequences;
@@ -261,9 +261,9 @@ struct ConvBackward {
 };
 
 template <class T, int W, int N>
-__global__ __launch_bounds__(kConvThreads, 4) void conv_backward(ConvBackward<T> a) {
+__global__ __launch_bounds__(kConvThreads, 4) void conv_backward_kernel(ConvBackwardArgs<T> a) {
   __shared__ typename Weights<W, N>::Stage stage;
-  // Neighbouring blocks take neighbouring channels of the same tokens: whole rows of memory at a time.
+  // Adjacent blocks have adjacent channels of the same tokens, so that whole rows are read together.
   const unsigned columns =
       static_cast<unsigned>((a.channels + Weights<W, N>::kChannels - 1) / Weights<W, N>::kChannels);
   const auto tile = static_cast<int>(blockIdx.x / columns);
@@ -282,44 +282,44 @@ __global__ __launch_bounds__(kConvThreads, 4) void conv_backward(ConvBackward<T>
     const int sequence_end = a.sequences.end(n, a.rows);
     const int end = min(tile_end, sequence_end);
     if (end <= begin) continue;
-    window.load(a.x, States{}, -1, begin, a.sequences.begin(n), c, a.taps);
+    window.load(a.x, ConvStates{}, -1, begin, a.sequences.begin(n), c, a.taps);
     du.clear();
-    // du of the piece, and of the W - 1 tokens after it, which dx needs; beyond the sequence it is zero.
+    // du of the segment, and of the W - 1 tokens after it, which dx needs; zero beyond the sequence.
     const int stop = min(sequence_end, end + W - 1);
-    for (int t0 = begin; t0 < end + W - 1; t0 += kAhead) {
+    for (int t0 = begin; t0 < end + W - 1; t0 += kTokensInFlight) {
       const auto group = [&](auto whole) {
-        Pack<T, N> x[kAhead];
-        Pack<T, N> dy[kAhead];
+        Pack<T, N> x[kTokensInFlight];
+        Pack<T, N> dy[kTokensInFlight];
 #pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
+        for (int k = 0; k < kTokensInFlight; ++k) {
           if (!whole.value && t0 + k >= stop) continue;
           x[k] = a.x.template load<N>(t0 + k, c);
           dy[k] = a.dy.template load<N>(t0 + k, c);
         }
 #pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
+        for (int k = 0; k < kTokensInFlight; ++k) {
           const int t = t0 + k;
-          float fresh[N] = {};
+          float du_t[N] = {};
           if (whole.value || t < stop) {
 #pragma unroll
             for (int i = 0; i < N; ++i) window.values[W - 1 + k][i] = x[k][i];
             float u[N];
             window.convolve(weights, k, u);
 #pragma unroll
-            for (int i = 0; i < N; ++i) fresh[i] = dy[k][i] * silu_slope(u[i], sigmoid(u[i]));
+            for (int i = 0; i < N; ++i) du_t[i] = dy[k][i] * silu_derivative(u[i], sigmoid(u[i]));
             if (whole.value || t < end) {
 #pragma unroll
-              for (int i = 0; i < N; ++i) dbias[i] += fresh[i];
+              for (int i = 0; i < N; ++i) dbias[i] += du_t[i];
 #pragma unroll
               for (int j = 0; j < W; ++j) {
 #pragma unroll
-                for (int i = 0; i < N; ++i) dw[j][i] = fmaf(fresh[i], window.values[k + j][i], dw[j][i]);
+                for (int i = 0; i < N; ++i) dw[j][i] = fmaf(du_t[i], window.values[k + j][i], dw[j][i]);
               }
             }
           }
 #pragma unroll
-          for (int i = 0; i < N; ++i) du.values[W - 1 + k][i] = fresh[i];
-          // The input W - 1 tokens back has met all the outputs that saw it.
+          for (int i = 0; i < N; ++i) du.values[W - 1 + k][i] = du_t[i];
+          // dx of the input W - 1 tokens back is complete.
           const int done = t - (W - 1);
           if (!whole.value && (done < begin || done >= end)) continue;
           float sum[N] = {};
@@ -331,7 +331,7 @@ __global__ __launch_bounds__(kConvThreads, 4) void conv_backward(ConvBackward<T>
           a.dx.template store<N>(done, c, sum);
         }
       };
-      if (t0 - (W - 1) >= begin && t0 + kAhead <= end) {
+      if (t0 - (W - 1) >= begin && t0 + kTokensInFlight <= end) {
         group(std::true_type());
       } else {
         group(std::false_type());
@@ -357,15 +357,15 @@ __global__ __launch_bounds__(kConvThreads, 4) void conv_backward(ConvBackward<T>
   }
 }
 
-// Calls body(element type, taps, channels at a time); other shapes than the common ones one channel at a time.
+// Calls body(element type, taps, channels of a thread); uncommon shapes have one channel a thread.
 template <int Wide, class Body>
-void with_conv(DType dtype, std::int64_t taps, bool vectors, const Body& body) {
+void dispatch_conv(DType dtype, std::int64_t taps, bool vectors, const Body& body) {
   const auto with_access = [&](auto width) {
     if constexpr (decltype(width)::value <= 4) {
-      if (vectors && dtype == DType::bf16) return body(Type<bf16>(), width, std::integral_constant<int, Wide>());
-      if (vectors) return body(Type<float>(), width, std::integral_constant<int, 4>());
+      if (vectors && dtype == DType::bf16) return body(TypeTag<bf16>(), width, std::integral_constant<int, Wide>());
+      if (vectors) return body(TypeTag<float>(), width, std::integral_constant<int, 4>());
     }
-    body(Type<Either>(), width, std::integral_constant<int, 1>());
+    body(TypeTag<RuntimeType>(), width, std::integral_constant<int, 1>());
   };
   if (taps == 1) return with_access(std::integral_constant<int, 1>());
   if (taps <= 4) return with_access(std::integral_constant<int, 4>());
@@ -385,9 +385,9 @@ void check_conv(const ConstTensorView& x, const ConstTensorView& weight, const C
   require(x.extent(0) < (std::int64_t{1} << 30), "short_conv: {} rows are too many for one launch", x.extent(0));
 }
 
-// Tokens of a tile in the forward: enough that reading W - 1 tokens twice is little.
+// Tokens of a tile in the forward: the overlap of W - 1 tokens is small beside it.
 constexpr int kForwardTile = 64;
-constexpr std::int64_t kLeastBackwardTile = 32;
+constexpr std::int64_t kMinBackwardTile = 32;
 constexpr std::int64_t kShortSequence = 8;
 
 }  // namespace
@@ -400,7 +400,7 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
   const std::int64_t channels = args.weight.extent(0);
   const std::int64_t taps = args.weight.extent(1);
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
-  States states{};
+  ConvStates states{};
   if (args.state) {
     require(args.state.shape == Shape({args.state.extent(0), taps - 1, channels}) &&
                 (args.state.dtype == DType::f32 || args.state.dtype == DType::bf16) &&
@@ -417,48 +417,48 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
   if (rows == 0 || channels == 0 || sequences == 0) return;
   const auto arguments = [&](auto type) {
     using T = typename decltype(type)::type;
-    return ConvForward<T>{rows_of<T>(args.x),
-                          rows_of<T>(args.y),
-                          floats(args.weight),
-                          floats(args.bias),
-                          {args.offsets.data(), static_cast<int>(sequences)},
-                          states,
-                          channels,
-                          static_cast<int>(rows),
-                          kForwardTile,
-                          static_cast<int>(taps)};
+    return ConvForwardArgs<T>{.x = as_rows<T>(args.x),
+                              .y = as_rows<T>(args.y),
+                              .weight = floats(args.weight),
+                              .bias = floats(args.bias),
+                              .sequences = {args.offsets.data(), static_cast<int>(sequences)},
+                              .states = states,
+                              .channels = channels,
+                              .rows = static_cast<int>(rows),
+                              .tile = kForwardTile,
+                              .taps = static_cast<int>(taps)};
   };
   if (args.state && rows <= kShortSequence * sequences) {
     const bool vectors = args.state.dtype == DType::f32 && args.state.step(0) % 4 == 0 && args.state.step(1) % 4 == 0 &&
                          aligned(4, {args.x, args.y}) && reinterpret_cast<std::uintptr_t>(args.state.data) % 16 == 0;
-    with_conv<4>(args.x.dtype, taps, vectors, [&](auto type, auto width, auto access) {
+    dispatch_conv<4>(args.x.dtype, taps, vectors, [&](auto type, auto width, auto access) {
       using T = typename decltype(type)::type;
-      using S = std::conditional_t<std::is_same_v<T, Either>, Either, float>;
+      using S = std::conditional_t<std::is_same_v<T, RuntimeType>, RuntimeType, float>;
       constexpr int N = decltype(access)::value;
       Rows<S> state;
-      if constexpr (std::is_same_v<S, Either>) {
+      if constexpr (std::is_same_v<S, RuntimeType>) {
         state = states.data;
       } else {
         state = {static_cast<float*>(states.data.data), states.data.ld};
       }
-      conv_step<T, S, decltype(width)::value, N>
+      conv_step_kernel<T, S, decltype(width)::value, N>
           <<<dim3(static_cast<unsigned>(sequences), blocks_for(channels, kConvThreads * N)), kConvThreads, 0,
              context.stream()>>>(arguments(type), state);
       check_launch("short_conv_step");
     });
     return;
   }
-  with_conv<4>(args.x.dtype, taps, aligned(4, {args.x, args.y}), [&](auto type, auto width, auto access) {
+  dispatch_conv<4>(args.x.dtype, taps, aligned(4, {args.x, args.y}), [&](auto type, auto width, auto access) {
     using T = typename decltype(type)::type;
     constexpr int N = decltype(access)::value;
-    conv_forward<T, decltype(width)::value, N>
+    conv_forward_kernel<T, decltype(width)::value, N>
         <<<blocks_for(rows, kForwardTile) * blocks_for(channels, kConvThreads * N), kConvThreads, 0,
            context.stream()>>>(arguments(type));
     check_launch("short_conv_forward");
   });
   if (args.state && taps > 1) {
-    conv_states<<<dim3(static_cast<unsigned>(sequences), blocks_for(channels, kConvThreads)), kConvThreads, 0,
-                  context.stream()>>>(arguments(Type<Either>()));
+    conv_update_states_kernel<<<dim3(static_cast<unsigned>(sequences), blocks_for(channels, kConvThreads)),
+                                kConvThreads, 0, context.stream()>>>(arguments(TypeTag<RuntimeType>()));
     check_launch("short_conv_states");
   }
 }
@@ -476,26 +476,26 @@ void short_conv_backward(const Context& context, const ShortConvBackward& args, 
   const std::int64_t taps = args.weight.extent(1);
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
   if (rows == 0 || channels == 0 || sequences == 0) return;
-  const std::int64_t tiles = partial_count(rows, kLeastBackwardTile);
+  const std::int64_t tiles = partial_count(rows, kMinBackwardTile);
   auto* partials = reinterpret_cast<float*>(workspace.data());
   float* bias_partials = partials + tiles * channels * taps;
-  with_conv<4>(args.x.dtype, taps, aligned(4, {args.x, args.dy, args.dx}), [&](auto type, auto width, auto access) {
+  dispatch_conv<4>(args.x.dtype, taps, aligned(4, {args.x, args.dy, args.dx}), [&](auto type, auto width, auto access) {
     using T = typename decltype(type)::type;
     constexpr int W = decltype(width)::value;
     constexpr int N = decltype(access)::value;
-    const ConvBackward<T> a{rows_of<T>(args.x),
-                            rows_of<T>(args.dy),
-                            rows_of<T>(args.dx),
-                            floats(args.weight),
-                            floats(args.bias),
-                            {args.offsets.data(), static_cast<int>(sequences)},
-                            partials,
-                            bias_partials,
-                            channels,
-                            static_cast<int>(rows),
-                            static_cast<int>(ceil_div(rows, tiles)),
-                            static_cast<int>(taps)};
-    conv_backward<T, W, N>
+    const ConvBackwardArgs<T> a{.x = as_rows<T>(args.x),
+                                .dy = as_rows<T>(args.dy),
+                                .dx = as_rows<T>(args.dx),
+                                .weight = floats(args.weight),
+                                .bias = floats(args.bias),
+                                .sequences = {args.offsets.data(), static_cast<int>(sequences)},
+                                .partials = partials,
+                                .bias_partials = bias_partials,
+                                .channels = channels,
+                                .rows = static_cast<int>(rows),
+                                .tile = static_cast<int>(ceil_div(rows, tiles)),
+                                .taps = static_cast<int>(taps)};
+    conv_backward_kernel<T, W, N>
         <<<static_cast<unsigned>(tiles) * blocks_for(channels, kConvThreads * N), kConvThreads, 0, context.stream()>>>(
             a);
     check_launch("short_conv_backward");
@@ -506,7 +506,7 @@ void short_conv_backward(const Context& context, const ShortConvBackward& args, 
 
 std::size_t short_conv_backward_workspace(const ShortConvBackward& args) {
   const std::int64_t sums = args.weight.shape.elements() + (args.bias ? args.weight.extent(0) : 0);
-  return static_cast<std::size_t>(partial_count(args.x.extent(0), kLeastBackwardTile) * sums) * sizeof(float);
+  return static_cast<std::size_t>(partial_count(args.x.extent(0), kMinBackwardTile) * sums) * sizeof(float);
 }
 
 }  // namespace qdelta::cuda

@@ -1,14 +1,14 @@
 // y = silu(z) u,  silu(z) = z sigmoid(z)
 //   backward:  du = dy silu(z),   dz = dy u sigmoid(z) (1 + z (1 - sigmoid(z)))
+#include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
-#include "kernels/cuda/views.h"
 
 namespace qdelta::cuda {
 namespace {
 
-// A thread takes one pack of a row.
+// A thread for each pack of a row.
 template <class T>
-struct Arguments {
+struct SwigluArgs {
   Rows<T> z, u, dy;
   Rows<T> y, dz, du;
   unsigned packs;  // of a row
@@ -16,8 +16,8 @@ struct Arguments {
 };
 
 template <class T, int N>
-__global__ __launch_bounds__(kBlock) void swiglu_forward_kernel(Arguments<T> a) {
-  const std::int64_t index = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+__global__ __launch_bounds__(kBlockThreads) void swiglu_forward_kernel(SwigluArgs<T> a) {
+  const std::int64_t index = std::int64_t{blockIdx.x} * kBlockThreads + threadIdx.x;
   if (index >= a.count) return;
   const unsigned row = static_cast<unsigned>(index) / a.packs;
   const unsigned c = (static_cast<unsigned>(index) - row * a.packs) * N;
@@ -30,8 +30,8 @@ __global__ __launch_bounds__(kBlock) void swiglu_forward_kernel(Arguments<T> a) 
 }
 
 template <class T, int N>
-__global__ __launch_bounds__(kBlock) void swiglu_backward_kernel(Arguments<T> a) {
-  const std::int64_t index = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
+__global__ __launch_bounds__(kBlockThreads) void swiglu_backward_kernel(SwigluArgs<T> a) {
+  const std::int64_t index = std::int64_t{blockIdx.x} * kBlockThreads + threadIdx.x;
   if (index >= a.count) return;
   const unsigned row = static_cast<unsigned>(index) / a.packs;
   const unsigned c = (static_cast<unsigned>(index) - row * a.packs) * N;
@@ -44,7 +44,7 @@ __global__ __launch_bounds__(kBlock) void swiglu_backward_kernel(Arguments<T> a)
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     const float s = sigmoid(z[i]);
-    dz[i] = dy[i] * u[i] * silu_slope(z[i], s);
+    dz[i] = dy[i] * u[i] * silu_derivative(z[i], s);
     du[i] = dy[i] * (z[i] * s);
     y[i] = z[i] * s * u[i];
   }
@@ -54,11 +54,11 @@ __global__ __launch_bounds__(kBlock) void swiglu_backward_kernel(Arguments<T> a)
 }
 
 template <class T>
-Arguments<T> arguments(const ConstTensorView& gate, const ConstTensorView& up) {
-  Arguments<T> a{};
-  a.z = rows_of<T>(gate);
-  a.u = rows_of<T>(up);
-  a.packs = static_cast<unsigned>(gate.extent(1) / kAccess<T>);
+SwigluArgs<T> swiglu_args(const ConstTensorView& gate, const ConstTensorView& up) {
+  SwigluArgs<T> a{};
+  a.z = as_rows<T>(gate);
+  a.u = as_rows<T>(up);
+  a.packs = static_cast<unsigned>(gate.extent(1) / kVectorWidth<T>);
   a.count = gate.extent(0) * a.packs;
   check_count(a.count, "swiglu");
   return a;
@@ -74,13 +74,15 @@ void swiglu_forward(const Context& context, const SwigluForward& args) {
   if (args.gate.shape.elements() == 0) return;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
-    Arguments<T> a = arguments<T>(args.gate, args.up);
-    a.y = rows_of<T>(args.y);
-    swiglu_forward_kernel<T, kAccess<T>><<<blocks_for(a.count, kBlock), kBlock, 0, context.stream()>>>(a);
+    SwigluArgs<T> a = swiglu_args<T>(args.gate, args.up);
+    a.y = as_rows<T>(args.y);
+    swiglu_forward_kernel<T, kVectorWidth<T>>
+        <<<blocks_for(a.count, kBlockThreads), kBlockThreads, 0, context.stream()>>>(a);
     check_launch("swiglu_forward");
   };
-  if (!aligned(args.gate.dtype == DType::bf16 ? 8 : 4, {args.gate, args.up, args.y})) return run(Type<Either>());
-  with_type(args.gate.dtype, run);
+  if (!aligned(args.gate.dtype == DType::bf16 ? 8 : 4, {args.gate, args.up, args.y}))
+    return run(TypeTag<RuntimeType>());
+  dispatch_dtype(args.gate.dtype, run);
 }
 
 void swiglu_backward(const Context& context, const SwigluBackward& args) {
@@ -94,17 +96,18 @@ void swiglu_backward(const Context& context, const SwigluBackward& args) {
   if (args.gate.shape.elements() == 0) return;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
-    Arguments<T> a = arguments<T>(args.gate, args.up);
-    a.dy = rows_of<T>(args.dy);
-    a.dz = rows_of<T>(args.dgate);
-    a.du = rows_of<T>(args.dup);
-    a.y = rows_of<T>(args.y);
-    swiglu_backward_kernel<T, kAccess<T>><<<blocks_for(a.count, kBlock), kBlock, 0, context.stream()>>>(a);
+    SwigluArgs<T> a = swiglu_args<T>(args.gate, args.up);
+    a.dy = as_rows<T>(args.dy);
+    a.dz = as_rows<T>(args.dgate);
+    a.du = as_rows<T>(args.dup);
+    a.y = as_rows<T>(args.y);
+    swiglu_backward_kernel<T, kVectorWidth<T>>
+        <<<blocks_for(a.count, kBlockThreads), kBlockThreads, 0, context.stream()>>>(a);
     check_launch("swiglu_backward");
   };
   if (!aligned(args.gate.dtype == DType::bf16 ? 8 : 4, {args.gate, args.up, args.dy, args.dgate, args.dup, args.y}))
-    return run(Type<Either>());
-  with_type(args.gate.dtype, run);
+    return run(TypeTag<RuntimeType>());
+  dispatch_dtype(args.gate.dtype, run);
 }
 
 }  // namespace qdelta::cuda

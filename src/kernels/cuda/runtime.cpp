@@ -1,4 +1,4 @@
-#include "kernels/cuda/memory.h"
+#include "kernels/cuda/runtime.h"
 
 #include <algorithm>
 

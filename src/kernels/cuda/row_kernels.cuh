@@ -1,5 +1,5 @@
-// Device code that the layer kernels share: rows of float32 or bfloat16 read and written in pieces of up to 16 bytes,
-// sums over threads in a fixed order, the usual functions.
+// Device code that kernels over the rows of a matrix share: vectorized loads and stores of float32 or bfloat16 rows, up
+// to 16 bytes at a time, reductions in a fixed order, activation functions.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,22 +10,22 @@ namespace qdelta::cuda {
 
 using bf16 = __nv_bfloat16;
 
-// The element type where only the run knows it: for odd shapes and small tensors.
-struct Either {};
+// In place of an element type: known at run time only. For unaligned shapes and small tensors, one element at a time.
+struct RuntimeType {};
 
-// N elements, as they lie in memory.
+// N adjacent elements, loaded or stored with one instruction.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T values[N];
   __device__ float operator[](int i) const { return static_cast<float>(values[i]); }
 };
 template <>
-struct Pack<Either, 1> {
+struct Pack<RuntimeType, 1> {
   float value;
   __device__ float operator[](int /*i*/) const { return value; }
 };
 
-// A matrix of contiguous columns.
+// A row-major matrix; ld is the stride between rows, in elements.
 template <class T>
 struct Rows {
   T* data = nullptr;
@@ -44,66 +44,66 @@ struct Rows {
   }
 };
 template <>
-struct Rows<Either> {
+struct Rows<RuntimeType> {
   void* data = nullptr;
   std::int64_t ld = 0;
-  bool narrow = false;  // bfloat16
+  bool is_bf16 = false;
 
-  __device__ float at(std::int64_t offset) const {
-    return narrow ? static_cast<float>(static_cast<const bf16*>(data)[offset])
-                  : static_cast<const float*>(data)[offset];
+  __device__ float get(std::int64_t offset) const {
+    return is_bf16 ? static_cast<float>(static_cast<const bf16*>(data)[offset])
+                   : static_cast<const float*>(data)[offset];
   }
-  __device__ void put(std::int64_t offset, float value) const {
-    if (narrow) {
+  __device__ void set(std::int64_t offset, float value) const {
+    if (is_bf16) {
       static_cast<bf16*>(data)[offset] = bf16(value);
     } else {
       static_cast<float*>(data)[offset] = value;
     }
   }
   template <int N>
-  __device__ Pack<Either, N> load(std::int64_t row, std::int64_t column) const {
+  __device__ Pack<RuntimeType, N> load(std::int64_t row, std::int64_t column) const {
     static_assert(N == 1);
-    return {at(row * ld + column)};
+    return {get(row * ld + column)};
   }
   template <int N>
   __device__ void store(std::int64_t row, std::int64_t column, const float (&values)[N]) const {
     static_assert(N == 1);
-    put(row * ld + column, values[0]);
+    set(row * ld + column, values[0]);
   }
 };
 
-// Elements per access: 16 bytes of bfloat16; where float32 takes part, 16 bytes of that.
+// Elements of one access: 16 bytes of the widest of the element types.
 template <class T>
-inline constexpr int kNarrowest = 4;
+inline constexpr int kVectorWidthOf = 4;
 template <>
-inline constexpr int kNarrowest<bf16> = 8;
+inline constexpr int kVectorWidthOf<bf16> = 8;
 template <>
-inline constexpr int kNarrowest<Either> = 1;
+inline constexpr int kVectorWidthOf<RuntimeType> = 1;
 template <class... T>
-inline constexpr int kAccess = [] {
+inline constexpr int kVectorWidth = [] {
   int width = 8;
-  ((width = kNarrowest<T> < width ? kNarrowest<T> : width), ...);
+  ((width = kVectorWidthOf<T> < width ? kVectorWidthOf<T> : width), ...);
   return width;
 }();
 
-// 2^x and 1/x to two units in the last place, one instruction each; what is smaller than a normal number is zero.
+// 2^x and 1/x to 2 ulp, one instruction each; denormals are flushed to zero.
 __device__ inline float fast_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-__device__ inline float fast_inverse(float x) {
+__device__ inline float fast_reciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 inline constexpr float kLog2e = 1.4426950408889634F;
 
-__device__ inline float sigmoid(float x) { return fast_inverse(1.0F + fast_exp2(-kLog2e * x)); }
+__device__ inline float sigmoid(float x) { return fast_reciprocal(1.0F + fast_exp2(-kLog2e * x)); }
 // log(1 + exp(x)) without overflow.
 __device__ inline float softplus(float x) { return fmaxf(x, 0.0F) + log1pf(__expf(-fabsf(x))); }
 // The derivative of silu(x) = x sigmoid(x), with s = sigmoid(x).
-__device__ inline float silu_slope(float x, float s) { return s * (1.0F + x * (1.0F - s)); }
+__device__ inline float silu_derivative(float x, float s) { return s * (1.0F + x * (1.0F - s)); }
 
 template <class T>
 __device__ T warp_sum(T value) {
@@ -112,8 +112,8 @@ __device__ T warp_sum(T value) {
   return value;
 }
 
-// The sum over a block of Threads threads, for all of them; `shared` has room for one value of each warp. Ends with a
-// barrier, so that `shared` may be used again.
+// The sum over a block of Threads threads, in all of them; `shared` has one value for each warp. Ends with a barrier,
+// so that `shared` may be reused.
 template <int Threads, class T>
 __device__ T block_sum(T value, T* shared) {
   if constexpr (Threads == 32) return warp_sum(value);

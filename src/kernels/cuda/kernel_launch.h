@@ -1,4 +1,4 @@
-// Host side of the layer kernels: checks of views, choice of element types, sizes of launches.
+// Host side of the layer kernels: checks of views, dispatch on element types, grid sizes, partial sums.
 #pragma once
 
 #include <algorithm>
@@ -7,11 +7,11 @@
 #include "core/memory.h"
 #include "core/tensor.h"
 #include "kernels/cuda/context.h"
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/row_kernels.cuh"
 
 namespace qdelta::cuda {
 
-// float32 or bfloat16, two dimensions, contiguous columns.
+// float32 or bfloat16, two dimensions, rows contiguous.
 inline void check_matrix(const ConstTensorView& view, const char* name) {
   require(static_cast<bool>(view), "{} is missing", name);
   require((view.dtype == DType::f32 || view.dtype == DType::bf16) && view.shape.rank == 2 &&
@@ -44,16 +44,16 @@ inline float* floats(const TensorView& view) { return reinterpret_cast<float*>(v
 inline const float* floats(const ConstTensorView& view) { return reinterpret_cast<const float*>(view.data); }
 
 template <class T>
-Rows<T> rows_of(const ConstTensorView& view) {
+Rows<T> as_rows(const ConstTensorView& view) {
   auto* data = const_cast<std::byte*>(view.data);  // a kernel writes only what came as a TensorView
-  if constexpr (std::is_same_v<T, Either>) {
-    return {data, view.step(0), view.dtype == DType::bf16};
+  if constexpr (std::is_same_v<T, RuntimeType>) {
+    return {.data = data, .ld = view.step(0), .is_bf16 = view.dtype == DType::bf16};
   } else {
     return {reinterpret_cast<T*>(data), view.step(0)};
   }
 }
 
-// Whether every row of the views that are given can be read N elements at a time.
+// Whether every row of the views can be accessed N elements at a time; missing views do not count.
 inline bool aligned(int N, std::initializer_list<ConstTensorView> views) {
   for (const ConstTensorView& view : views) {
     if (!view) continue;
@@ -66,31 +66,31 @@ inline bool aligned(int N, std::initializer_list<ConstTensorView> views) {
 }
 
 template <class T>
-struct Type {
+struct TypeTag {
   using type = T;
 };
-// Calls body(Type<float>) or body(Type<bf16>).
+// Calls body(TypeTag<float>) or body(TypeTag<bf16>).
 template <class Body>
-void with_type(DType dtype, const Body& body) {
+void dispatch_dtype(DType dtype, const Body& body) {
   if (dtype == DType::bf16) {
-    body(Type<bf16>());
+    body(TypeTag<bf16>());
   } else {
-    body(Type<float>());
+    body(TypeTag<float>());
   }
 }
 
-inline constexpr int kBlock = 256;  // threads
+inline constexpr int kBlockThreads = 256;
 inline unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
   return static_cast<unsigned>(ceil_div(items, per_block));
 }
-// Kernels that divide by the width of a row do so in 32 bits.
+// Kernels compute the row of a work item with 32-bit division.
 inline void check_count(std::int64_t items, const char* op) {
   require(items < (std::int64_t{1} << 32), "{}: {} pieces of a row are too many for one launch", op, items);
 }
 
-// Sums over rows come in two steps: kernels leave a partial sum for each block of rows, at most kMaxPartials (or
-// another limit), and these are added up in order. How many there are depends on the number of rows alone.
-inline constexpr std::int64_t kMaxPartials = 264;  // two blocks for each processor of a large GPU
+// Sums over rows are deterministic: kernels store a partial sum for each block of rows, at most kMaxPartials (or
+// another limit), and add_partials adds these in order. Their number depends on the number of rows alone.
+inline constexpr std::int64_t kMaxPartials = 264;  // two blocks for each SM of a large GPU
 inline std::int64_t partial_count(std::int64_t rows, std::int64_t least_rows, std::int64_t limit = kMaxPartials) {
   const std::int64_t most = std::min(limit, std::max<std::int64_t>(1, ceil_div(rows, least_rows)));
   return std::max<std::int64_t>(1, ceil_div(rows, std::max<std::int64_t>(1, ceil_div(rows, most))));

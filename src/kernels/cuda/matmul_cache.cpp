@@ -1,7 +1,6 @@
-// cuBLASLt thinks in columns: a row-major matrix is to it the transpose, with the same stride. So c = op(a) op(b) is
-// asked for as c^T = op(b)^T op(a)^T: b goes first, and an operand that is stored as it is used counts as not
-// transposed.
-#include "kernels/cuda/matrix_plans.h"
+// cuBLASLt is column-major: to it a row-major matrix is its transpose, with the same leading dimension. So
+// c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T: b comes first, and transposition flags stay as they are.
+#include "kernels/cuda/matmul_cache.h"
 
 #include "kernels/cuda/context.h"
 
@@ -21,13 +20,13 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
 
 }  // namespace
 
-bool operator==(const MatrixProduct& x, const MatrixProduct& y) {
+bool operator==(const MatmulShape& x, const MatmulShape& y) {
   return x.rows == y.rows && x.cols == y.cols && x.inner == y.inner && x.a.ld == y.a.ld &&
          x.a.transposed == y.a.transposed && x.b.ld == y.b.ld && x.b.transposed == y.b.transposed && x.ldc == y.ldc &&
          x.ld_add == y.ld_add && x.in == y.in && x.out == y.out && x.alignment == y.alignment;
 }
 
-std::size_t MatrixPlans::Hash::operator()(const MatrixProduct& p) const {
+std::size_t MatmulCache::Hash::operator()(const MatmulShape& p) const {
   std::uint64_t hash = 0;
   for (const std::int64_t value :
        {p.rows, p.cols, p.inner, p.a.ld, p.b.ld, p.ldc, p.ld_add, std::int64_t{p.a.transposed},
@@ -40,12 +39,12 @@ std::size_t MatrixPlans::Hash::operator()(const MatrixProduct& p) const {
 }
 
 // What cuBLASLt calls A is our b, and its B is our a.
-struct MatrixPlans::Plan {
+struct MatmulCache::Matmul {
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, add = nullptr, c = nullptr;
   cublasLtMatmulAlgo_t algorithm{};
 
-  Plan(const Context& context, const MatrixProduct& p) {
+  Matmul(const Context& context, const MatmulShape& p) {
     QDELTA_CUDA(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     set(operation, CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(operation, CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -73,36 +72,36 @@ struct MatrixPlans::Plan {
             p.inner);
     algorithm = best.algo;
   }
-  ~Plan() {
+  ~Matmul() {
     for (cublasLtMatrixLayout_t each : {a, b, add, c}) {
       if (each != nullptr) cublasLtMatrixLayoutDestroy(each);
     }
     if (operation != nullptr) cublasLtMatmulDescDestroy(operation);
   }
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
+  Matmul(const Matmul&) = delete;
+  Matmul& operator=(const Matmul&) = delete;
 
  private:
-  // Of an operand that is rows x cols once transposed as it says.
+  // For an operand whose op() is rows x cols.
   static void layout(cublasLtMatrixLayout_t* out, DType type, std::int64_t rows, std::int64_t cols,
-                     const MatrixProduct::Operand& operand) {
+                     const MatmulShape::Operand& operand) {
     if (operand.transposed) std::swap(rows, cols);
     QDELTA_CUDA(cublasLtMatrixLayoutCreate(out, cuda_type(type), static_cast<std::uint64_t>(cols),
                                            static_cast<std::uint64_t>(rows), operand.ld));
   }
 };
 
-MatrixPlans::MatrixPlans() = default;
-MatrixPlans::~MatrixPlans() = default;
+MatmulCache::MatmulCache() = default;
+MatmulCache::~MatmulCache() = default;
 
-void MatrixPlans::run(const Context& context, const MatrixProduct& product, const void* a, const void* b,
-                      const void* add, void* c) {
-  std::unique_ptr<Plan>& plan = plans_[product];
-  if (plan == nullptr) plan = std::make_unique<Plan>(context, product);
+void MatmulCache::run(const Context& context, const MatmulShape& shape, const void* a, const void* b, const void* add,
+                      void* c) {
+  std::unique_ptr<Matmul>& matmul = matmuls_[shape];
+  if (matmul == nullptr) matmul = std::make_unique<Matmul>(context, shape);
   const float one = 1.0F;
   const float beta = add != nullptr ? 1.0F : 0.0F;
-  QDELTA_CUDA(cublasLtMatmul(context.matrix(), plan->operation, &one, b, plan->a, a, plan->b, &beta,
-                             add != nullptr ? add : c, plan->add, c, plan->c, &plan->algorithm,
+  QDELTA_CUDA(cublasLtMatmul(context.matrix(), matmul->operation, &one, b, matmul->a, a, matmul->b, &beta,
+                             add != nullptr ? add : c, matmul->add, c, matmul->c, &matmul->algorithm,
                              context.matrix_workspace().data(), context.matrix_workspace().size(), context.stream()));
 }
 

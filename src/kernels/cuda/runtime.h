@@ -1,4 +1,4 @@
-// GPUs and their memory, for kernels/device.h.
+// CUDA runtime calls behind kernels/device.h: enumeration of GPUs, memory, copies.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,47 @@
+// Matrix products by cuBLASLt. Its heuristic is asked once for the algorithm of a shape (types, layouts, sizes,
+// strides, alignment); the result is cached together with the descriptors.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+
+#include "core/dtype.h"
+
+namespace qdelta::cuda {
+
+class Context;
+
+// c (rows x cols) = op(a) op(b) + add, all row-major. a and b have the type `in`, c and add the type `out`.
+struct MatmulShape {
+  struct Operand {
+    std::int64_t ld = 0;
+    bool transposed = false;  // op(a) is the transpose of the matrix in memory
+  };
+  std::int64_t rows = 0, cols = 0, inner = 0;
+  Operand a, b;
+  std::int64_t ldc = 0, ld_add = 0;
+  DType in = DType::f32, out = DType::f32;
+  int alignment = 16;  // bytes; of all pointers and rows
+
+  friend bool operator==(const MatmulShape& x, const MatmulShape& y);
+};
+
+class MatmulCache {
+ public:
+  MatmulCache();
+  ~MatmulCache();
+  // `add` may be c, or null.
+  void run(const Context& context, const MatmulShape& shape, const void* a, const void* b, const void* add, void* c);
+
+ private:
+  struct Matmul;
+  struct Hash {
+    std::size_t operator()(const MatmulShape& shape) const;
+  };
+  std::unordered_map<MatmulShape, std::unique_ptr<Matmul>, Hash> matmuls_;
+};
+
+}  // namespace qdelta::cuda
