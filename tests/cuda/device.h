@@ -1,4 +1,4 @@
-// Tensors on the GPU for tests: uploaded with room between and around their rows, and brought back.
+// Tensors on the GPU for tests: uploaded with padding between and around their rows, and downloaded.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -55,7 +55,7 @@ double distance(std::span<const float> got, std::span<const float> expected) {
                         std::vector<double>(expected.begin(), expected.end()));
 }
 
-TEST_F(ModelOnGpu, RecordedModelsInFloat32) {
+TEST_F(ModelOnGpu, GoldenModelsInFloat32) {
   for (const char* name : kGoldenModels) {
     const RecordedModel golden(name);
     EXPECT_LT(golden.logits_error(logits_on(device(DType::f32), *golden.model, golden.input())), 1e-4) << name;
@@ -70,7 +70,7 @@ TEST_F(ModelOnGpu, RecordedModelsInFloat32) {
 
 // Every product rounds its operands to eight bits: a percent of the logits, some of a gradient. Those of A_log and its
 // like, a number for each head, are sums over all tokens that cancel, and lose another factor of two.
-TEST_F(ModelOnGpu, RecordedModelsInBFloat16) {
+TEST_F(ModelOnGpu, GoldenModelsInBFloat16) {
   for (const char* name : kGoldenModels) {
     const RecordedModel golden(name);
     EXPECT_LT(golden.logits_error(logits_on(device(DType::bf16), *golden.model, golden.input())), 2e-2) << name;

@@ -188,8 +188,8 @@ TEST(CudaLayers, AdamW) {
   }
 }
 
-// What was captured runs again and gives the same.
-TEST(CudaLayers, OpsCanBeCaptured) {
+// A captured graph gives the same when it is replayed.
+TEST(CudaLayers, CapturedGraphReplays) {
   QDELTA_NEEDS_DEVICE();
   Random random(14);
   const std::int64_t N = 96;

@@ -1,5 +1,5 @@
-// Problems of tests/kernels/recurrence_case.h run on the GPU: tensors carried there and back, outputs and workspaces
-// full of NaN before the call.
+// Cases of tests/kernels/recurrence_case.h on the GPU: tensors uploaded and downloaded, outputs and workspaces filled
+// with NaN before the call.
 #pragma once
 
 #include <memory>
@@ -14,9 +14,9 @@ namespace qdelta::testing {
 // How a case is run.
 struct GpuRun {
   Placement place{};
-  // The states that the forward keeps for the backward; boolean: it keeps none.
+  // Chunk states that the forward saves for the backward; boolean: none.
   DType chunk_states = DType::boolean;
-  bool keeps = false;              // and its matrices
+  bool saves_matrices = false;     // the forward also saves the chunk matrices
   DType results = DType::boolean;  // of o, dq, dk, dv; boolean: as the inputs
   DType gate_results = DType::boolean;
   bool graph = false;  // both calls captured, and replayed twice
@@ -43,7 +43,8 @@ class GpuCase {
     const std::int64_t chunks = recurrence_chunk_count(problem.inputs(), {Form::chunk, 64, 0, true});
     if (how.chunk_states != DType::boolean)
       states_ = empty(how.chunk_states, {chunks, spec.value_heads(), spec.key_dim, spec.value_dim});
-    if (how.keeps) saved_ = DeviceMemory(cuda::recurrence_chunk_saved_bytes(spec.rule, chunks * spec.value_heads()));
+    if (how.saves_matrices)
+      saved_ = DeviceMemory(cuda::recurrence_chunk_saved_bytes(spec.rule, chunks * spec.value_heads()));
   }
 
   [[nodiscard]] RecurrenceForward forward() const {

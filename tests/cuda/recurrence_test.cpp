@@ -1,5 +1,5 @@
-// The chunkwise recurrence on the GPU against the float64 oracle: golden cases, random ones of every kind, extremes,
-// and what must not change a result.
+// The chunkwise recurrence on the GPU against the float64 oracle: golden cases, random cases, extreme inputs, and
+// invariances.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -31,7 +31,7 @@ double error_of(const Tensor& got, const std::vector<double>& expected, double v
 }
 
 // The largest error of every result over all cases, printed at the end.
-class Worst : public ::testing::Environment {
+class WorstErrors : public ::testing::Environment {
  public:
   void note(const std::string& suite, std::string_view name, double error, const std::string& where) {
     auto& entry = table_[suite][std::string(name)];
@@ -47,7 +47,7 @@ class Worst : public ::testing::Environment {
  private:
   std::map<std::string, std::map<std::string, std::pair<double, std::string>>> table_;
 };
-Worst* const worst = static_cast<Worst*>(::testing::AddGlobalTestEnvironment(new Worst));
+WorstErrors* const worst_errors = static_cast<WorstErrors*>(::testing::AddGlobalTestEnvironment(new WorstErrors));
 
 void expect_close(const std::string& suite, const std::string& where, const Results<Tensor>& got,
                   const Reference& expected, const GpuTolerance& tolerance) {
@@ -61,7 +61,7 @@ void expect_close(const std::string& suite, const std::string& where, const Resu
       continue;
     }
     const double error = error_of(*tensor, *references[i].second, tolerance.vanishing);
-    worst->note(suite, name, error, where);
+    worst_errors->note(suite, name, error, where);
     EXPECT_LE(error, allowed(name, tolerance) + rounding_of(*tensor)) << name << " of " << where;
   }
 }
@@ -93,7 +93,7 @@ TEST(RecurrenceOnGpu, GoldenBFloat16) {
       if (of_gpu[i].second->data() == nullptr) continue;
       const double gpu_error = error_of(*of_gpu[i].second, *expected.fields()[i].second);
       const double cpu_error = error_of(*of_cpu[i].second, *expected.fields()[i].second);
-      if (cpu_error > 0) worst->note("bf16 gpu/cpu error", of_gpu[i].first, gpu_error / cpu_error, golden.name);
+      if (cpu_error > 0) worst_errors->note("bf16 gpu/cpu error", of_gpu[i].first, gpu_error / cpu_error, golden.name);
       EXPECT_LE(gpu_error, 2 * cpu_error) << of_gpu[i].first << " of " << golden.name;
     }
   }
@@ -135,7 +135,7 @@ TEST(RecurrenceOnGpu, RandomCases) {
     GpuRun how;
     if (chance(random, 0.3)) how.place = {.padding = 3, .reversed = true};
     how.place.offset = chance(random, 0.2) ? random.integer(1, 7) : 0;
-    how.keeps = i % 2 == 1;
+    how.saves_matrices = i % 2 == 1;
     if (chance(random, 0.6)) how.chunk_states = chance(random, 0.5) ? spec.dtype : DType::f32;
     RecurrenceCase problem = random_case(spec, 100 + i);
     // Gates, and results, of another type than the rows.
@@ -146,9 +146,9 @@ TEST(RecurrenceOnGpu, RandomCases) {
     }
     if (chance(random, 0.3)) how.gate_results = DType::f32;
     if (chance(random, 0.2)) how.results = DType::f32;
-    const std::string where =
-        fmt::format("#{} {} reversed={} offset={} keeps={} states={}", i, describe(spec), how.place.reversed,
-                    how.place.offset, how.keeps, how.chunk_states == DType::boolean ? "-" : name_of(how.chunk_states));
+    const std::string where = fmt::format("#{} {} reversed={} offset={} saves={} states={}", i, describe(spec),
+                                          how.place.reversed, how.place.offset, how.saves_matrices,
+                                          how.chunk_states == DType::boolean ? "-" : name_of(how.chunk_states));
     SCOPED_TRACE(where);
     const bool bf16 = spec.dtype == DType::bf16;
     // A row of one key has no gradient through its norm: what is left is rounding.
@@ -191,7 +191,7 @@ TEST(RecurrenceOnGpu, ModelShapes) {
   }
 }
 
-// The sequences of a case, over and over.
+// The sequences of a case, repeated.
 RecurrenceCase repeated(const RecurrenceCase& problem, std::int64_t times) {
   const auto repeat = [&](const Tensor& tensor) {
     if (tensor.data() == nullptr) return Tensor();
@@ -222,12 +222,12 @@ Tensor one_of(const Tensor& tensor, std::int64_t times) {
   return out;
 }
 
-// Sequences enough to fill the GPU: the backward then makes V' on its way, from the states that the forward kept.
-struct ManySpec {
+// Enough sequences to fill the GPU: the backward scan then recomputes V' from the chunk states that the forward saved.
+struct ManySequencesSpec {
   Rule rule;
   std::int64_t keys, values, shared;
 };
-void expect_many(const ManySpec& many, DType dtype) {
+void expect_many_sequences(const ManySequencesSpec& many, DType dtype) {
   CaseSpec spec;
   spec.rule = many.rule;
   spec.batch = 2;
@@ -238,14 +238,14 @@ void expect_many(const ManySpec& many, DType dtype) {
   spec.value_dim = many.values;
   spec.dtype = dtype;
   const RecurrenceCase few = random_case(spec, 12);
-  const std::int64_t walks = spec.batch * spec.shared * ceil_div(spec.value_dim, 64);
-  const std::int64_t times = ceil_div(2 * device_context().sm_count(), walks);
+  const std::int64_t scans = spec.batch * spec.shared * ceil_div(spec.value_dim, 64);
+  const std::int64_t times = ceil_div(2 * device_context().sm_count(), scans);
   const RecurrenceCase repetitions = repeated(few, times);
   const Reference expected = reference_of(few);
   for (const DType states : {DType::boolean, DType::bf16, DType::f32}) {
     if (dtype == DType::f32 && states == DType::bf16) continue;
     SCOPED_TRACE(describe(spec));
-    const Results<Tensor> got = run_on_gpu(repetitions, {.chunk_states = states, .keeps = true});
+    const Results<Tensor> got = run_on_gpu(repetitions, {.chunk_states = states, .saves_matrices = true});
     const auto one = [&](const Tensor& tensor) { return one_of(tensor, times); };
     expect_close(dtype == DType::bf16 ? "many bf16" : "many f32", describe(spec),
                  {one(got.o), one(got.ht), one(got.dq), one(got.dk), one(got.dv), one(got.dg), one(got.dbeta),
@@ -253,25 +253,25 @@ void expect_many(const ManySpec& many, DType dtype) {
                  expected, dtype == DType::bf16 ? kBFloat16 : kFloat32);
   }
 }
-void expect_all_of_many(DType dtype) {
+void expect_many_sequences_of_every_shape(DType dtype) {
   for (const Rule rule : {Rule::q_delta, Rule::gated_delta, Rule::longhorn, Rule::linear}) {
     for (const std::int64_t keys : {64, 128, 256}) {
       if (quick() && (rule != Rule::q_delta || keys != 128)) continue;
-      expect_many({rule, keys, rule == Rule::longhorn ? 65 : 72, 1}, dtype);
+      expect_many_sequences({rule, keys, rule == Rule::longhorn ? 65 : 72, 1}, dtype);
     }
   }
   // One block of columns, and three; keys and columns that are no multiples of eight; shared heads.
-  expect_many({Rule::q_delta, 128, 64, 1}, dtype);
-  expect_many({Rule::longhorn, 128, 130, 1}, dtype);
-  expect_many({Rule::q_delta, 130, 130, 2}, dtype);
+  expect_many_sequences({Rule::q_delta, 128, 64, 1}, dtype);
+  expect_many_sequences({Rule::longhorn, 128, 130, 1}, dtype);
+  expect_many_sequences({Rule::q_delta, 130, 130, 2}, dtype);
 }
 TEST(RecurrenceOnGpu, ManySequencesFloat32) {
   QDELTA_NEEDS_DEVICE();
-  expect_all_of_many(DType::f32);
+  expect_many_sequences_of_every_shape(DType::f32);
 }
 TEST(RecurrenceOnGpu, ManySequencesBFloat16) {
   QDELTA_NEEDS_DEVICE();
-  expect_all_of_many(DType::bf16);
+  expect_many_sequences_of_every_shape(DType::bf16);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ TEST(RecurrenceOnGpu, Extremes) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What must not matter.
+// Invariances.
 
 RecurrenceCase invariance_case(DType dtype, std::int64_t tokens = 200) {
   CaseSpec spec;
@@ -317,29 +317,29 @@ RecurrenceCase invariance_case(DType dtype, std::int64_t tokens = 200) {
   return random_case(spec, 31);
 }
 
-TEST(RecurrenceOnGpu, EqualBitsEveryTime) {
+TEST(RecurrenceOnGpu, IsDeterministic) {
   QDELTA_NEEDS_DEVICE();
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const RecurrenceCase problem = invariance_case(dtype);
     const Results<Tensor> first = run_on_gpu(problem);
     for (int i = 0; i < 99; ++i) expect_same_bits(run_on_gpu(problem), first);
-    // Neither captured in a graph, nor strided, nor misaligned.
+    // The same captured in a graph, strided, misaligned.
     expect_same_bits(run_on_gpu(problem, {.graph = true}), first);
     expect_same_bits(run_on_gpu(problem, {.place = {.padding = 3, .reversed = true}}), first);
     expect_same_bits(run_on_gpu(problem, {.place = {.offset = 3}}), first);
-    // States of the operand type are those that the backward would compute again.
+    // Saved chunk states of the operand type are those that the backward would recompute.
     expect_same_bits(run_on_gpu(problem, {.chunk_states = dtype}), first);
-    // What the forward keeps is what the backward would compute again.
-    expect_same_bits(run_on_gpu(problem, {.keeps = true}), first);
-    expect_same_bits(run_on_gpu(problem, {.chunk_states = dtype, .keeps = true, .graph = true}), first);
+    // Saved chunk matrices are those that the backward would recompute.
+    expect_same_bits(run_on_gpu(problem, {.saves_matrices = true}), first);
+    expect_same_bits(run_on_gpu(problem, {.chunk_states = dtype, .saves_matrices = true, .graph = true}), first);
   }
-  // A backward with wider operands than its forward has no use for it.
+  // A backward with float32 operands cannot use what a bf16 forward saved.
   RecurrenceCase mixed = invariance_case(DType::bf16);
   mixed.d_o = converted(mixed.d_o.view(), DType::f32);
-  expect_same_bits(run_on_gpu(mixed, {.keeps = true}), run_on_gpu(mixed));
+  expect_same_bits(run_on_gpu(mixed, {.saves_matrices = true}), run_on_gpu(mixed));
 }
 
-TEST(RecurrenceOnGpu, PackedSequencesAreSequences) {
+TEST(RecurrenceOnGpu, PackedSequencesEqualABatch) {
   QDELTA_NEEDS_DEVICE();
   // Two rows of a batch, and the same two packed into one.
   const RecurrenceCase batch = invariance_case(DType::f32);
@@ -413,11 +413,11 @@ TEST(RecurrenceOnGpu, SplitsDoNotMatter) {
   }
 }
 
-// Chunks on the GPU, token by token on the CPU.
-TEST(RecurrenceOnGpu, AgreesWithTheWalk) {
+// The chunk form on the GPU, the recurrent form on the CPU.
+TEST(RecurrenceOnGpu, AgreesWithTheRecurrentForm) {
   QDELTA_NEEDS_DEVICE();
   const RecurrenceCase problem = invariance_case(DType::f32);
-  expect_close("chunk and walk", "f32", run_on_gpu(problem),
+  expect_close("chunk and recurrent", "f32", run_on_gpu(problem),
                values_of(run_both(problem, {Form::recurrent, 0, 0, true})), {1e-5, 5e-5, 5e-5});
 }
 
@@ -435,7 +435,7 @@ TEST(RecurrenceOnGpu, NoTokens) {
   expect_close("empty sequences", describe(packed), run_on_gpu(some), reference_of(some), kFloat32);
 }
 
-TEST(RecurrenceOnGpu, SaysWhatItCannotDo) {
+TEST(RecurrenceOnGpu, RefusesWhatIsUnsupported) {
   QDELTA_NEEDS_DEVICE();
   CaseSpec spec;
   const RecurrenceCase problem = random_case(spec, 3);

@@ -1,5 +1,5 @@
-// The selective scan on the GPU against its oracle: random shapes, any placement of matrices, the same bits twice, in
-// place on a pool, and step by step.
+// The selective scan on the GPU against its oracle: random shapes and strides, determinism, in place on a pool, and
+// step by step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -153,7 +153,7 @@ TEST(CudaSelectiveScan, ExtremeStepsStayFinite) {
   }
 }
 
-TEST(CudaSelectiveScan, GivesTheSameBitsTwice) {
+TEST(CudaSelectiveScan, IsDeterministic) {
   QDELTA_NEEDS_DEVICE();
   ScanSpec spec;
   spec.channels = 600;
@@ -180,7 +180,7 @@ View rows(View view, std::int64_t begin, std::int64_t count) {
 
 // The first tokens of every sequence at once, in place on a pool, then single tokens of all of them; a row without a
 // state gets zeros.
-TEST(CudaSelectiveScan, InPlaceAndStepByStepAsTheWhole) {
+TEST(CudaSelectiveScan, PrefillAndStepsEqualTheSequence) {
   QDELTA_NEEDS_DEVICE();
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t N : {3, 16, 40}) {

@@ -26,7 +26,7 @@ class Report : public ::testing::Environment {
 };
 const ::testing::Environment* const kReport = ::testing::AddGlobalTestEnvironment(new Report);
 
-void expect_walk(const RecurrenceCase& problem, const Placement& place, const Placement& state_place) {
+void expect_steps(const RecurrenceCase& problem, const Placement& place, const Placement& state_place) {
   const Reference expected = reference_of(problem);
   const DeviceProblem dev(problem, place);
   const DeviceTensor o(problem.spec.dtype, problem.spec.values(), place);
@@ -43,10 +43,10 @@ void expect_walk(const RecurrenceCase& problem, const Placement& place, const Pl
   EXPECT_LE(state_error, 2e-6);
 }
 
-class CudaStepOf : public ::testing::TestWithParam<Rule> {};
-INSTANTIATE_TEST_SUITE_P(Rules, CudaStepOf, ::testing::ValuesIn(all_rules()), rule_test_name);
+class CudaStepOfRule : public ::testing::TestWithParam<Rule> {};
+INSTANTIATE_TEST_SUITE_P(Rules, CudaStepOfRule, ::testing::ValuesIn(all_rules()), rule_test_name);
 
-TEST_P(CudaStepOf, EveryTokenIsTheSequence) {
+TEST_P(CudaStepOfRule, StepsEqualTheSequence) {
   QDELTA_NEEDS_DEVICE();
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const bool norm : {true, false}) {
@@ -64,14 +64,14 @@ TEST_P(CudaStepOf, EveryTokenIsTheSequence) {
           spec.qk_l2norm = norm;
           spec.unread_gates = unread;
           SCOPED_TRACE(describe(spec));
-          expect_walk(random_case(spec, 61), {0, 0}, {0, 0});
+          expect_steps(random_case(spec, 61), {0, 0}, {0, 0});
         }
       }
     }
   }
 }
 
-TEST_P(CudaStepOf, AnyWidths) {
+TEST_P(CudaStepOfRule, AnyWidths) {
   QDELTA_NEEDS_DEVICE();
   for (const std::int64_t key_dim : {1, 3, 16, 33, 130, 256}) {
     for (const std::int64_t value_dim : {1, 4, 17, 32, 36, 65, 260}) {
@@ -81,9 +81,9 @@ TEST_P(CudaStepOf, AnyWidths) {
       spec.key_dim = key_dim;
       spec.value_dim = value_dim;
       SCOPED_TRACE(describe(spec));
-      expect_walk(random_case(spec, 65), {1, 3}, {0, 0});
-      expect_walk(random_case(spec, 66), {0, 0}, {4, 4});
-      expect_walk(random_case(spec, 67), {0, 0}, {1, 1});
+      expect_steps(random_case(spec, 65), {1, 3}, {0, 0});
+      expect_steps(random_case(spec, 66), {0, 0}, {4, 4});
+      expect_steps(random_case(spec, 67), {0, 0}, {1, 1});
     }
   }
 }
@@ -95,7 +95,7 @@ TEST(CudaStep, LongKeysDoNotOverflow) {
   RecurrenceCase problem = random_case(spec, 71);
   for (float& value : problem.k.as<float>()) value *= 1e25F;
   for (float& value : problem.q.as<float>()) value *= 1e25F;
-  expect_walk(problem, {0, 0}, {0, 0});
+  expect_steps(problem, {0, 0}, {0, 0});
 }
 
 // Rows take their states from a pool by an index; what no row names stays, and a row without a state is left out.
