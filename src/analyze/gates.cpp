@@ -34,7 +34,7 @@ Section gates_section(Rule rule, const std::vector<HeadGates>& heads) {
   std::vector<Gate> gates;
   if (!all_ones(heads)) gates.push_back({"α", "alpha", &HeadGates::alpha});
   if (traits_of(rule).reads_beta) {
-    gates.push_back({rule == Rule::mamba2 ? "Δ (step)" : "β", "beta", &HeadGates::beta});
+    gates.push_back({traits_of(rule).beta_is_step ? "Δ (step)" : "β", "beta", &HeadGates::beta});
   }
   if (traits_of(rule).reads_lambda) gates.push_back({"λ", "lambda", &HeadGates::lambda});
 

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "model/mixer_types.h"
+#include "model/recurrence_mixer.h"
 
 namespace qdelta::analyze {
 namespace {
@@ -12,7 +14,7 @@ namespace {
 constexpr std::int64_t kPiece = 512;
 
 // A matrix of the device, as floats.
-std::vector<float> fetched(const Device& device, const ConstTensorView& matrix) {
+std::vector<float> downloaded(const Device& device, const ConstTensorView& matrix) {
   const std::int64_t rows = matrix.extent(0);
   const std::int64_t width = matrix.extent(1);
   const std::int64_t step = matrix.step(0);
@@ -34,8 +36,46 @@ void append_columns(const std::vector<float>& matrix, std::int64_t total, std::i
 }
 
 void append(const Device& device, const ConstTensorView& matrix, std::vector<float>& to) {
-  const std::vector<float> values = fetched(device, matrix);
+  const std::vector<float> values = downloaded(device, matrix);
   to.insert(to.end(), values.begin(), values.end());
+}
+
+// A gate that the rule does not read is zero, whatever its memory holds.
+void append_gate(const Device& device, bool read, const ConstTensorView& matrix, std::vector<float>& to) {
+  if (read) return append(device, matrix, to);
+  to.resize(to.size() + static_cast<std::size_t>(matrix.shape.elements()));
+}
+
+// A trace without tokens yet; throws where the layer has no recurrence.
+LayerTrace empty_trace(const ModelConfig& c, std::int64_t layer) {
+  const std::string& type = c.layer_type(layer);
+  const auto rule = rule_from_name(type);
+  require(rule.has_value(), "layer {}: {} has no keys and queries: there is nothing of it to analyse", layer,
+          mixer_type(type).title);
+  LayerTrace trace;
+  trace.layer = layer;
+  trace.rule = *rule;
+  trace.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  trace.q_heads = c.num_heads;
+  trace.v_heads = c.value_heads();
+  trace.key_dim = c.head_dim;
+  trace.value_dim = c.value_dim();
+  trace.offsets = {0};
+  return trace;
+}
+
+void append_activations(const Device& device, const RecurrenceActivations& a, LayerTrace& trace) {
+  const std::int64_t key = trace.q_heads * trace.key_dim;
+  const std::int64_t value = trace.v_heads * trace.value_dim;
+  const std::int64_t total = 2 * key + value;
+  const std::vector<float> qkv = downloaded(device, a.qkv);
+  append_columns(qkv, total, 0, key, trace.q);
+  append_columns(qkv, total, key, key, trace.k);
+  append_columns(qkv, total, 2 * key, value, trace.v);
+  append(device, a.g, trace.g);
+  append_gate(device, traits_of(trace.rule).reads_beta, a.beta, trace.beta);
+  append_gate(device, traits_of(trace.rule).reads_lambda, a.lambda, trace.lambda);
+  append(device, a.o, trace.o);
 }
 
 }  // namespace
@@ -44,34 +84,19 @@ std::vector<LayerTrace> probe(const LanguageModel& model, const Device& device, 
                               const std::vector<std::int64_t>& layers, const std::atomic<bool>& stop,
                               const std::function<void(std::int64_t)>& progress) {
   const ModelConfig& c = model.config();
-  require(c.mixer == Mixer::recurrence, "{} has no keys and queries: there is nothing of it to analyse",
-          c.mixer_title());
   std::vector<LayerTrace> traces;
   for (const std::int64_t layer : layers) {
-    LayerTrace& trace = traces.emplace_back();
-    trace.layer = layer;
-    trace.rule = c.rule;
-    trace.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
-    trace.q_heads = c.num_heads;
-    trace.v_heads = c.value_heads();
-    trace.key_dim = c.head_dim;
-    trace.value_dim = c.value_dim();
-    trace.offsets = {0};
+    traces.push_back(empty_trace(c, layer));
+    require(traces.back().rule == traces.front().rule,
+            "layer {} is {}, layer {} is {}: choose layers of one rule (--layers)", traces.front().layer,
+            traits_of(traces.front().rule).title, layer, traits_of(traces.back().rule).title);
   }
-  const auto keep = [&](std::size_t block, const BlockActivations& a) {
-    const auto found = std::find(layers.begin(), layers.end(), static_cast<std::int64_t>(block));
+  const auto observe = [&](std::size_t layer, const BlockActivations& block) {
+    const auto found = std::find(layers.begin(), layers.end(), static_cast<std::int64_t>(layer));
     if (found == layers.end()) return;
-    LayerTrace& trace = traces[static_cast<std::size_t>(found - layers.begin())];
-    const std::int64_t key = c.key_width();
-    const std::int64_t total = 2 * key + c.value_width();
-    const std::vector<float> mixed = fetched(device, a.mixed);
-    append_columns(mixed, total, 0, key, trace.q);
-    append_columns(mixed, total, key, key, trace.k);
-    append_columns(mixed, total, 2 * key, c.value_width(), trace.v);
-    append(device, a.g, trace.g);
-    append(device, a.beta, trace.beta);
-    append(device, a.lambda, trace.lambda);
-    append(device, a.o, trace.o);
+    const RecurrenceActivations* a = recurrence_activations(block);
+    require(a != nullptr, "layer {} has no recurrence", layer);
+    append_activations(device, *a, traces[static_cast<std::size_t>(found - layers.begin())]);
   };
   ModelRunner runner(model, device);
   ModelStates states(c, 1, device);
@@ -85,7 +110,7 @@ std::vector<LayerTrace> probe(const LanguageModel& model, const Device& device, 
       const std::vector<std::int64_t> offsets{0, count};
       runner.observe(
           {std::span(sequence).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)), offsets},
-          keep, {&states, slots});
+          observe, {&states, slots});
       done += count;
       progress(done);
       if (stop) return {};

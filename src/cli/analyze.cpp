@@ -160,7 +160,7 @@ void run_analyze(AnalyzeFlags& flags) {
   }
   if (!analysis) stopped();
 
-  const RuleTraits& traits = traits_of(config.rule);
+  const RuleTraits& traits = traits_of(traces.front().rule);
   analyze::ReportHead head;
   head.title = fmt::format("Inside {}", fs::path(flags.model).lexically_normal().string());
   head.facts = {{"rule", fmt::format("{}: {}", traits.title, traits.formula)},

@@ -1,10 +1,13 @@
 #include "cli/bench_common.h"
 
 #include <CLI/CLI.hpp>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+
 #include "io/atomic_file.h"
+#include "model/mixer_types.h"
 
 namespace qdelta {
 namespace {
@@ -23,7 +26,7 @@ void add_bench_model(CLI::App& command, ModelFlags& flags) {
     command.add_option(name, value, help)->group("Model");
   };
   add("--config", flags.file, "config.json (or its folder) to start from, such as configs/340M.json");
-  add("--rule", flags.rule, "The token mixer: a rule, or mamba; without a config q_delta");
+  add("--rule", flags.rule, "The token mixer: a rule, or mamba, or a pattern of several; without a config q_delta");
   add("--width", flags.hidden_size, fmt::format("Width of the model; without a config {}", kWidth));
   add("--layers", flags.layers, fmt::format("Number of blocks; without a config {}", kLayers));
   add("--heads", flags.heads, fmt::format("Heads; without a config {}", kHeads));
@@ -44,22 +47,21 @@ ModelConfig bench_model(ModelFlags flags) {
 }
 
 std::string describe_model(const ModelConfig& config, std::int64_t parameters) {
-  const std::string mixer =
-      config.mixer == Mixer::mamba
-          ? fmt::format("{} channels of {} states", config.inner_width(), config.state_size)
-          : fmt::format("{} heads of {} x {}", config.value_heads(), config.head_dim, config.value_dim());
+  std::vector<std::string> mixers;
+  for (const auto& mixer : make_distinct_mixers(config)) {
+    const std::string summary = mixer->description().summary;
+    if (std::find(mixers.begin(), mixers.end(), summary) == mixers.end()) mixers.push_back(summary);
+  }
   return fmt::format("{}, {} layers of width {}, {}, vocabulary of {}: {} parameters", config.mixer_name(),
-                     config.num_hidden_layers, config.hidden_size, mixer, config.vocab_size, parameters);
+                     config.num_hidden_layers, config.hidden_size, fmt::join(mixers, ", "), config.vocab_size,
+                     parameters);
 }
 
 nlohmann::ordered_json model_as_json(const ModelConfig& config, std::int64_t parameters) {
   nlohmann::ordered_json json{
       {"rule", config.mixer_name()}, {"layers", config.num_hidden_layers}, {"width", config.hidden_size}};
-  if (config.mixer == Mixer::mamba) {
-    json.update(nlohmann::ordered_json{{"inner_width", config.inner_width()}, {"state_size", config.state_size}});
-  } else {
-    json.update(
-        nlohmann::ordered_json{{"heads", config.value_heads()}, {"K", config.head_dim}, {"V", config.value_dim()}});
+  for (const auto& mixer : make_distinct_mixers(config)) {
+    for (const auto& [name, size] : mixer->description().summary_sizes) json[std::string(name)] = size;
   }
   json["vocab_size"] = config.vocab_size;
   json["parameters"] = parameters;

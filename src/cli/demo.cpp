@@ -12,6 +12,7 @@
 #include "cli/validators.h"
 #include "data/mqar.h"
 #include "plot/figure.h"
+#include "rule/rule.h"
 #include "train/run_log.h"
 #include "train/training_run.h"
 
@@ -43,7 +44,7 @@ MqarOptions task_options(std::uint64_t seed) {
 
 ModelConfig demo_model(Rule rule) {
   ModelConfig config;
-  config.rule = rule;
+  config.choose_mixer(traits_of(rule).name);
   config.vocab_size = kTaskVocabulary;
   config.hidden_size = 64;
   config.num_hidden_layers = 2;

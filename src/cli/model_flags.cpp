@@ -13,7 +13,9 @@ void ModelFlags::add_to(CLI::App& command) {
   };
   add("--model-config", file,
       "config.json (or its folder) to start from; without it a small model of 4 layers, width 256");
-  add("--rule", rule, "The token mixer: q_delta, gated_delta, delta, longhorn, mamba2, retnet, linear or mamba");
+  add("--rule", rule,
+      "The token mixer: q_delta, gated_delta, delta, longhorn, mamba2, retnet, linear or mamba; several with commas "
+      "between are repeated over the layers");
   add("--vocab-size", vocab_size, "Default: the tokenizer's");
   add("--hidden-size", hidden_size, "Width of the model");
   add("--layers", layers, "Number of blocks");
@@ -51,10 +53,10 @@ ModelConfig ModelFlags::config(std::int64_t vocabulary) const {
   const auto set = [](auto& field, const auto& flag) {
     if (flag) field = *flag;
   };
-  if (rule) config.choose_mixer(*rule);
   set(config.vocab_size, vocab_size);
   set(config.hidden_size, hidden_size);
   set(config.num_hidden_layers, layers);
+  if (rule) config.choose_mixer(*rule);
   set(config.num_heads, heads);
   set(config.num_v_heads, v_heads);
   set(config.head_dim, head_dim);
@@ -72,9 +74,8 @@ ModelConfig ModelFlags::config(std::int64_t vocabulary) const {
   set(config.use_decay, decay);
   if (fixed_lambda) config.fixed_lambda = *fixed_lambda;
   if (lambda_bias) config.lamb_bias = -*lambda_bias;  // the file stores it with the other sign
-  const bool has_lambda = config.mixer == Mixer::recurrence && traits_of(config.rule).reads_lambda;
-  require(has_lambda || (!fixed_lambda && !lambda_bias), "{} has no lambda: leave --lambda and --lambda-bias out",
-          config.mixer_title());
+  require(config.has_lambda() || (!fixed_lambda && !lambda_bias),
+          "{} has no lambda: leave --lambda and --lambda-bias out", config.mixer_title());
   config.check();
   return config;
 }

@@ -1,12 +1,13 @@
 #include "cli/model_info.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 
 #include "core/error.h"
 #include "model/language_model.h"
+#include "model/mixer_types.h"
 
 namespace qdelta {
 namespace {
@@ -14,10 +15,11 @@ namespace {
 constexpr std::int64_t kFloat = sizeof(float);
 
 struct ModelSizes {
-  std::int64_t parameters = 0, embedding = 0, head = 0, block = 0;  // block: of each; head: 0 where it is tied
-  std::int64_t state_bytes = 0;                                     // of one sequence
-  std::int64_t weight_bytes = 0, optimizer_bytes = 0;               // gradients take as much as weights
-  std::int64_t activation_bytes = 0, recomputed_bytes = 0;          // with recomputation
+  std::int64_t parameters = 0, embedding = 0, head = 0;     // head: 0 where it is tied
+  std::vector<std::int64_t> blocks;                         // parameters of each
+  std::int64_t state_bytes = 0;                             // of one sequence
+  std::int64_t weight_bytes = 0, optimizer_bytes = 0;       // gradients take as much as weights
+  std::int64_t activation_bytes = 0, recomputed_bytes = 0;  // with recomputation
 };
 
 std::int64_t activation_bytes(const ParameterLayout& layout, std::int64_t batch, std::int64_t tokens, bool recompute) {
@@ -25,15 +27,23 @@ std::int64_t activation_bytes(const ParameterLayout& layout, std::int64_t batch,
 }
 
 std::int64_t state_bytes(const ModelConfig& c) {
-  return c.num_hidden_layers * (c.conv_states(1).elements() + c.recurrent_states(1).elements()) * kFloat;
+  std::int64_t floats = 0;
+  for (const std::unique_ptr<Mixer>& mixer : make_mixers(c)) {
+    for (const StateTensor& tensor : mixer->state_tensors()) floats += tensor.shape.elements();
+  }
+  return floats * kFloat;
 }
 
-std::string heads_text(const ModelConfig& c) {
-  if (c.value_heads() == c.num_heads) {
-    return fmt::format("{}, keys of {}, values of {}", c.num_heads, c.head_dim, c.value_dim());
+// Of each mixer of the model, those that look alike once.
+std::vector<MixerDescription> mixer_descriptions(const ModelConfig& c) {
+  std::vector<MixerDescription> descriptions;
+  for (const std::unique_ptr<Mixer>& mixer : make_distinct_mixers(c)) {
+    MixerDescription about = mixer->description();
+    const bool known = std::any_of(descriptions.begin(), descriptions.end(),
+                                   [&](const MixerDescription& other) { return other.text == about.text; });
+    if (!known) descriptions.push_back(std::move(about));
   }
-  return fmt::format("{} of keys ({} wide), {} of values ({} wide)", c.num_heads, c.head_dim, c.value_heads(),
-                     c.value_dim());
+  return descriptions;
 }
 
 ModelSizes sizes_of(const ParameterLayout& layout, std::int64_t batch, std::int64_t tokens) {
@@ -42,7 +52,7 @@ ModelSizes sizes_of(const ParameterLayout& layout, std::int64_t batch, std::int6
   sizes.parameters = layout.parameters();
   sizes.embedding = layout.embeddings.shape.elements();
   sizes.head = c.tie_word_embeddings ? 0 : layout.head.shape.elements();
-  sizes.block = (sizes.parameters - sizes.embedding - sizes.head - c.hidden_size) / c.num_hidden_layers;
+  sizes.blocks = layout.block_parameters;
   sizes.state_bytes = state_bytes(c);
   sizes.weight_bytes = layout.size * kFloat;
   sizes.optimizer_bytes = 2 * sizes.weight_bytes;
@@ -66,17 +76,20 @@ void print_for_people(const ModelInfoOptions& options, const ModelConfig& c, con
   fmt::print("{}\n\n", options.model);
   line("Rule", fmt::format("{} ({})", c.mixer_title(), c.mixer_name()));
   line("Layers", fmt::format("{} of width {}", c.num_hidden_layers, c.hidden_size));
-  if (c.mixer == Mixer::mamba) {
-    line("Channels", fmt::format("{} of {} states, steps of rank {}", c.inner_width(), c.state_size, c.step_rank()));
-  } else {
-    line("Heads", heads_text(c));
-  }
+  if (!c.layer_types.empty()) line("Layer types", fmt::format("{}", fmt::join(c.layer_types, ", ")));
+  for (const MixerDescription& about : mixer_descriptions(c)) line(about.label.c_str(), about.text);
   line("MLP", c.use_mlp ? fmt::format("width {}", c.mlp_width()) : "none");
   line("Vocabulary", fmt::format("{}", c.vocab_size));
   line("Parameters", grouped(sizes.parameters));
   line("  embedding", grouped(sizes.embedding));
   line("  output head", c.tie_word_embeddings ? "the embedding" : grouped(sizes.head));
-  line("  each block", grouped(sizes.block));
+  if (c.layer_types.empty()) {
+    line("  each block", grouped(sizes.blocks.front()));
+  } else {
+    std::vector<std::string> blocks;
+    for (const std::int64_t parameters : sizes.blocks) blocks.push_back(grouped(parameters));
+    line("  blocks", fmt::format("{}", fmt::join(blocks, "  ")));
+  }
   line("Weights", size_text(sizes.weight_bytes));
   line("State", fmt::format("{} per sequence, whatever its length", size_text(sizes.state_bytes)));
   fmt::print("\nMemory for training on batches of {} x {} tokens\n", options.batch, options.tokens);
@@ -88,35 +101,34 @@ void print_for_people(const ModelInfoOptions& options, const ModelConfig& c, con
                                size_text(fixed + sizes.activation_bytes), size_text(fixed + sizes.recomputed_bytes)));
 }
 
-// The sizes of the mixer.
-nlohmann::ordered_json mixer_sizes(const ModelConfig& c) {
-  if (c.mixer == Mixer::mamba) {
-    return {{"inner_width", c.inner_width()}, {"state_size", c.state_size}, {"dt_rank", c.step_rank()}};
-  }
-  return {{"key_heads", c.num_heads}, {"value_heads", c.value_heads()}, {"K", c.head_dim}, {"V", c.value_dim()}};
-}
-
 nlohmann::ordered_json for_machines(const ModelInfoOptions& options, const ModelConfig& c, const ModelSizes& sizes) {
   const std::int64_t fixed = 2 * sizes.weight_bytes + sizes.optimizer_bytes;
+  const nlohmann::ordered_json block =
+      c.layer_types.empty() ? nlohmann::ordered_json(sizes.blocks.front()) : nlohmann::ordered_json(sizes.blocks);
   nlohmann::ordered_json json{
       {"model", options.model}, {"rule", c.mixer_name()}, {"layers", c.num_hidden_layers}, {"width", c.hidden_size}};
-  json.update(mixer_sizes(c));
-  json.update(nlohmann::ordered_json{
-      {"mlp_width", c.mlp_width()},
-      {"vocab_size", c.vocab_size},
-      {"parameters",
-       {{"total", sizes.parameters}, {"embedding", sizes.embedding}, {"head", sizes.head}, {"block", sizes.block}}},
-      {"weight_bytes", sizes.weight_bytes},
-      {"state_bytes", sizes.state_bytes},
-      {"training",
-       {{"batch", options.batch},
-        {"tokens", options.tokens},
-        {"gradient_bytes", sizes.weight_bytes},
-        {"optimizer_bytes", sizes.optimizer_bytes},
-        {"activation_bytes", sizes.activation_bytes},
-        {"activation_bytes_recomputed", sizes.recomputed_bytes},
-        {"total_bytes", fixed + sizes.activation_bytes},
-        {"total_bytes_recomputed", fixed + sizes.recomputed_bytes}}}});
+  if (!c.layer_types.empty()) json["layer_types"] = c.layer_types;
+  for (const MixerDescription& about : mixer_descriptions(c)) {
+    for (const auto& [name, size] : about.sizes) json[std::string(name)] = size;
+  }
+  json.update(nlohmann::ordered_json{{"mlp_width", c.mlp_width()},
+                                     {"vocab_size", c.vocab_size},
+                                     {"parameters",
+                                      {{"total", sizes.parameters},
+                                       {"embedding", sizes.embedding},
+                                       {"head", sizes.head},
+                                       {c.layer_types.empty() ? "block" : "blocks", block}}},
+                                     {"weight_bytes", sizes.weight_bytes},
+                                     {"state_bytes", sizes.state_bytes},
+                                     {"training",
+                                      {{"batch", options.batch},
+                                       {"tokens", options.tokens},
+                                       {"gradient_bytes", sizes.weight_bytes},
+                                       {"optimizer_bytes", sizes.optimizer_bytes},
+                                       {"activation_bytes", sizes.activation_bytes},
+                                       {"activation_bytes_recomputed", sizes.recomputed_bytes},
+                                       {"total_bytes", fixed + sizes.activation_bytes},
+                                       {"total_bytes_recomputed", fixed + sizes.recomputed_bytes}}}});
   return json;
 }
 

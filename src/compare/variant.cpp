@@ -7,6 +7,8 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "model/mixer_types.h"
+#include "rule/rule.h"
 
 namespace qdelta::compare {
 namespace {
@@ -21,16 +23,10 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-ModelConfig with_mixer(std::string_view name) {
-  ModelConfig config;
-  config.choose_mixer(name);
-  return config;
-}
-
 }  // namespace
 
 std::string Variant::title() const {
-  std::string text(with_mixer(mixer).mixer_title());
+  std::string text(mixer_type(mixer).title);
   if (fixed_lambda) text += fmt::format(", λ = {}", *fixed_lambda);
   if (no_decay) text += ", no decay";
   return text;
@@ -47,21 +43,20 @@ ModelConfig Variant::applied(const ModelConfig& base) const {
 
 Variant variant_of(std::string_view text) {
   const std::vector<std::string_view> parts = split(text, '@');
-  const ModelConfig config = with_mixer(parts[0]);
-  const bool has_lambda = config.mixer == Mixer::recurrence && traits_of(config.rule).reads_lambda;
+  const MixerType& type = mixer_type(parts[0]);
+  const auto rule = rule_from_name(type.name);
   Variant variant{std::string(text), std::string(parts[0]), std::nullopt, false};
   for (std::size_t i = 1; i < parts.size(); ++i) {
     constexpr std::string_view kLambda = "lambda=";
     if (parts[i] == "no_decay") {
-      const bool gated = config.rule == Rule::q_delta || config.rule == Rule::gated_delta;
-      require(config.mixer == Mixer::recurrence && gated, "'{}': {} has no decay that could be left out", text,
-              config.mixer_title());
+      require(rule && traits_of(*rule).decay_is_optional(), "'{}': {} has no decay that could be left out", text,
+              type.title);
       variant.no_decay = true;
       continue;
     }
     require(parts[i].starts_with(kLambda), "'{}': '{}' is no change; there are lambda=NUMBER and no_decay", text,
             parts[i]);
-    require(has_lambda, "'{}': {} has no lambda", text, config.mixer_title());
+    require(rule && traits_of(*rule).reads_lambda, "'{}': {} has no lambda", text, type.title);
     const std::string_view number = parts[i].substr(kLambda.size());
     double value = 0;
     const char* end = number.data() + number.size();

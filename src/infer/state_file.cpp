@@ -17,19 +17,10 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   return hash ^ (hash >> 29U);
 }
 
-// One slot of a pool: where it is, and its shape as a tensor of its own.
-template <class Pool>
-auto slot_view(Pool& pool, std::int64_t slot) {
-  auto view = pool.view();
-  view.data += slot * view.step(0) * static_cast<std::int64_t>(sizeof(float));
-  view.shape.extent[0] = 1;
-  return view;
-}
-
-Tensor fetched_slot(const ModelStates& states, const DeviceTensor& pool, std::int64_t slot) {
-  const ConstTensorView from = slot_view(pool, slot);
+Tensor download_slot(const ModelStates& states, std::size_t pool, std::int64_t slot) {
+  const ConstTensorView from = states.slot_of(pool, slot);
   Tensor host(DType::f32, from.shape);
-  download(states.device, host.data(), from.data, host.bytes());
+  download(states.device(), host.data(), from.data, host.bytes());
   return host;
 }
 
@@ -44,15 +35,15 @@ std::uint64_t number(const SafetensorsFile& file, const char* key) {
   fail(Status::corrupt, "{} is no saved state: its '{}' is missing or no number", file.path(), key);
 }
 
-void read_slot(const SafetensorsFile& file, const std::string& name, const ModelStates& states, DeviceTensor& pool,
-               std::int64_t slot) {
-  const TensorView to = slot_view(pool, slot);
+void upload_slot(const SafetensorsFile& file, ModelStates& states, std::size_t pool, std::int64_t slot) {
+  const std::string& name = states.pools()[pool].name;
+  const TensorView to = states.slot_of(pool, slot);
   const ConstTensorView from = file.view(name);
   if (from.dtype != DType::f32 || !(from.shape == to.shape)) {
     fail(Status::corrupt, "{}: '{}' is {} {}, expected F32 {}", file.path(), name, name_of(from.dtype),
          from.shape.text(), to.shape.text());
   }
-  upload(states.device, to.data, from.data, static_cast<std::size_t>(to.shape.elements()) * sizeof(float));
+  upload(states.device(), to.data, from.data, static_cast<std::size_t>(to.shape.elements()) * sizeof(float));
 }
 
 }  // namespace
@@ -76,15 +67,11 @@ std::uint64_t hash_tokens(std::uint64_t hash, std::span<const std::int32_t> toke
 
 void save_state(const std::string& path, const LanguageModel& model, const ModelStates& states, std::int64_t slot,
                 const SavedState& info) {
+  const std::span<const ModelStates::Pool> pools = states.pools();
   std::vector<Tensor> host;
-  for (std::size_t i = 0; i < states.conv.size(); ++i) {
-    host.push_back(fetched_slot(states, states.conv[i], slot));
-    host.push_back(fetched_slot(states, states.recurrent[i], slot));
-  }
+  for (std::size_t i = 0; i < pools.size(); ++i) host.push_back(download_slot(states, i, slot));
   std::vector<NamedTensor> tensors;
-  for (std::size_t i = 0; i < host.size(); ++i) {
-    tensors.push_back({fmt::format("{}.{}", i % 2 == 0 ? "conv" : "recurrent", i / 2), host[i].view()});
-  }
+  for (std::size_t i = 0; i < pools.size(); ++i) tensors.push_back({pools[i].name, host[i].view()});
   write_safetensors(path, tensors,
                     {{"format", "qdelta state"},
                      {"model_hash", std::to_string(model_hash(model))},
@@ -106,10 +93,7 @@ SavedState load_state(const std::string& path, const LanguageModel& model, Model
     fail(Status::corrupt, "{}: the pending token is beyond the vocabulary", path);
   }
   info.pending = static_cast<std::int32_t>(pending) - 1;
-  for (std::size_t i = 0; i < states.conv.size(); ++i) {
-    read_slot(file, fmt::format("conv.{}", i), states, states.conv[i], slot);
-    read_slot(file, fmt::format("recurrent.{}", i), states, states.recurrent[i], slot);
-  }
+  for (std::size_t i = 0; i < states.pools().size(); ++i) upload_slot(file, states, i, slot);
   return info;
 }
 

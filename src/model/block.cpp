@@ -1,87 +1,131 @@
 #include "model/block.h"
 
+#include "kernels/layers.h"
 #include "model/block_views.h"
-#include "model/mamba_mixer.h"
-#include "model/recurrence_mixer.h"
 
 namespace qdelta {
 
 using block_views::columns;
+using block_views::take;
 
-std::size_t Block::workspace(const Device& device, const Weights& weights, const Batch& batch,
-                             const BlockActivations& a, const BlockScratch& s, const BlockState& state,
-                             bool backward) const {
-  if (config_.mixer == Mixer::mamba) {
-    return MambaMixer(config_, layout_).workspace(device, weights, batch, a, state, backward);
-  }
-  return RecurrenceMixer(config_, layout_).workspace(device, batch, a, s, state, backward);
+BlockScratch::BlockScratch(const ModelConfig& c, const Device& device, const BatchShape& shape, BumpAllocator& memory) {
+  const std::int64_t rows = shape.rows();
+  const DType dtype = device.activations;
+  normed = take(memory, {rows, c.hidden_size}, dtype);
+  hidden = take(memory, {rows, c.mlp_width()}, dtype);
+  if (!shape.training) return;
+  d_gate_up = take(memory, {rows, 2 * c.mlp_width()}, dtype);
+  if (dtype != DType::f32) d_stream = take(memory, {rows, c.hidden_size}, dtype);
 }
 
-void Block::forward(const Device& device, const Weights& weights, const Batch& batch, BlockActivations& a,
-                    BlockScratch& s, const TensorView& out, const BlockState& state) const {
-  const ModelConfig& c = config_;
-  const auto epsilon = static_cast<float>(c.norm_eps);
+Block::Block(const ModelConfig& c, std::shared_ptr<Mixer> mixer, const std::string& prefix, ParameterPlacer& placer)
+    : hidden_size_(c.hidden_size), mlp_width_(c.mlp_width()), epsilon_(static_cast<float>(c.norm_eps)) {
+  const std::int64_t D = hidden_size_;
+  const std::int64_t F = mlp_width_;
+  const Initializer normal = initial::normal(c.initializer_range);
+  mixer_norm_ =
+      placer.tensor(prefix + (c.published_mamba() ? "norm.weight" : "attn_norm.weight"), {D}, initial::constant(1));
+  mixer->place(prefix, placer);
+  mixer_ = std::move(mixer);
+  if (F == 0) return;
+  mlp_norm_ = placer.tensor(prefix + "mlp_norm.weight", {D}, initial::constant(1));
+  placer.align();
+  gate_up_ = {placer.end(), {2 * F, D}};
+  placer.adjacent(prefix + "mlp.gate_proj.weight", {F, D}, normal);
+  placer.adjacent(prefix + "mlp.up_proj.weight", {F, D}, normal);
+  down_ = placer.tensor(prefix + "mlp.down_proj.weight", {D, F}, normal);
+}
+
+BlockActivations Block::plan_activations(const Device& device, const BatchShape& shape, BumpAllocator& memory) const {
+  const std::int64_t rows = shape.rows();
+  BlockActivations a;
+  a.mixer_inverse_rms = take(memory, {rows});
+  a.mixer = mixer_->plan_activations(device, shape, memory);
+  a.middle = take(memory, {rows, hidden_size_});
+  a.mlp_inverse_rms = take(memory, {rows});
+  a.gate_up = take(memory, {rows, 2 * mlp_width_}, device.activations);
+  return a;
+}
+
+void Block::forward(const LayerContext& context, BlockActivations& a, BlockScratch& s, MixerScratch& mixer_scratch,
+                    const TensorView& out, const MixerState& state) const {
+  const Device& device = context.device;
+  const Weights& weights = context.weights;
 
   // x + mixer(norm(x))
-  rms_norm_forward(device, {a.x, layout_.attn_norm.in(weights), s.normed, a.attn_inverse_rms, epsilon});
-  linear_forward(device, {s.normed, layout_.projections.matrix_in(weights), a.projected, {}});
-  const TensorView& middle = c.use_mlp ? a.middle : out;
-  if (c.mixer == Mixer::mamba) {
-    MambaMixer(c, layout_).forward(device, weights, batch, a, s, state, middle);
-  } else {
-    RecurrenceMixer(c, layout_).forward(device, weights, batch, a, s, state, middle);
-  }
+  rms_norm_forward(device, {.x = a.x,
+                            .weight = mixer_norm_.in(weights),
+                            .y = s.normed,
+                            .inverse_rms = a.mixer_inverse_rms,
+                            .epsilon = epsilon_});
+  const TensorView& middle = mlp_width_ > 0 ? a.middle : out;
+  mixer_->forward(context, {.in = s.normed, .residual = a.x, .out = middle}, *a.mixer, mixer_scratch, state);
+  if (mlp_width_ == 0) return;
 
   // x + mlp(norm(x))
-  if (!c.use_mlp) return;
-  const std::int64_t F = c.mlp_width();
-  rms_norm_forward(device, {a.middle, layout_.mlp_norm.in(weights), s.normed, a.mlp_inverse_rms, epsilon});
-  linear_forward(device, {s.normed, layout_.gate_up.matrix_in(weights), a.gate_up, {}});
-  swiglu_forward(device, {columns(a.gate_up, 0, F), columns(a.gate_up, F, F), s.hidden});
-  linear_forward(device, {s.hidden, layout_.down.matrix_in(weights), out, a.middle});
+  const std::int64_t F = mlp_width_;
+  rms_norm_forward(device, {.x = a.middle,
+                            .weight = mlp_norm_.in(weights),
+                            .y = s.normed,
+                            .inverse_rms = a.mlp_inverse_rms,
+                            .epsilon = epsilon_});
+  linear_forward(device, {.x = s.normed, .w = gate_up_.matrix_in(weights), .y = a.gate_up, .add = {}});
+  swiglu_forward(device, {.gate = columns(a.gate_up, 0, F), .up = columns(a.gate_up, F, F), .y = s.hidden});
+  linear_forward(device, {.x = s.hidden, .w = down_.matrix_in(weights), .y = out, .add = a.middle});
 }
 
-void Block::backward(const Device& device, const Weights& weights, std::span<float> gradients, const Batch& batch,
-                     const BlockActivations& a, BlockScratch& s, const TensorView& dx) const {
-  if (config_.use_mlp) mlp_backward(device, weights, gradients, a, s, dx);
-  mixer_backward(device, weights, gradients, batch, a, s, dx);
+void Block::backward(const LayerContext& context, std::span<float> gradients, const BlockActivations& a,
+                     BlockScratch& s, MixerScratch& mixer_scratch, const TensorView& dx) const {
+  if (mlp_width_ > 0) mlp_backward(context, gradients, a, s, dx);
+  mixer_backward(context, gradients, a, s, mixer_scratch, dx);
 }
 
-void Block::mlp_backward(const Device& device, const Weights& weights, std::span<float> gradients,
-                         const BlockActivations& a, BlockScratch& s, const TensorView& dx) const {
-  const std::int64_t F = config_.mlp_width();
-  const auto epsilon = static_cast<float>(config_.norm_eps);
-  const TensorView gate = columns(a.gate_up, 0, F);
-  const TensorView up = columns(a.gate_up, F, F);
+void Block::mlp_backward(const LayerContext& context, std::span<float> gradients, const BlockActivations& a,
+                         BlockScratch& s, const TensorView& dx) const {
+  const Device& device = context.device;
+  const Weights& weights = context.weights;
+  const std::int64_t F = mlp_width_;
+  const ConstTensorView d_out = s.d_stream_of(dx);
+  const ConstTensorView down = down_.matrix_in(weights);
+  const ConstTensorView gate_up = gate_up_.matrix_in(weights);
   // The gradient of the hidden layer, and in its place then the hidden layer again.
-  const ConstTensorView d_out = s.d_stream_of(dx);
-  linear_backward(device, {s.hidden, layout_.down.matrix_in(weights), d_out, s.hidden, {}, false});
-  swiglu_backward(device, {gate, up, s.hidden, columns(s.d_gate_up, 0, F), columns(s.d_gate_up, F, F), s.hidden});
-  linear_backward(device, {s.hidden, layout_.down.matrix_in(weights), d_out, {}, layout_.down.in(gradients), false});
-  rms_norm_forward(device, {a.middle, layout_.mlp_norm.in(weights), s.normed, {}, epsilon});
+  linear_backward(device, {.x = s.hidden, .w = down, .dy = d_out, .dx = s.hidden, .dw = {}});
+  swiglu_backward(device, {.gate = columns(a.gate_up, 0, F),
+                           .up = columns(a.gate_up, F, F),
+                           .dy = s.hidden,
+                           .dgate = columns(s.d_gate_up, 0, F),
+                           .dup = columns(s.d_gate_up, F, F),
+                           .y = s.hidden});
+  linear_backward(device, {.x = s.hidden, .w = down, .dy = d_out, .dx = {}, .dw = down_.in(gradients)});
+  rms_norm_forward(
+      device, {.x = a.middle, .weight = mlp_norm_.in(weights), .y = s.normed, .inverse_rms = {}, .epsilon = epsilon_});
   // The gradient of the normalised input takes the place of the input itself, which is not needed any more.
-  linear_backward(
-      device, {s.normed, layout_.gate_up.matrix_in(weights), s.d_gate_up, {}, layout_.gate_up.in(gradients), false});
-  linear_backward(device, {s.normed, layout_.gate_up.matrix_in(weights), s.d_gate_up, s.normed, {}, false});
-  rms_norm_backward(device, {a.middle, layout_.mlp_norm.in(weights), a.mlp_inverse_rms, s.normed, dx,
-                             layout_.mlp_norm.in(gradients), s.d_stream});
+  linear_backward(device, {.x = s.normed, .w = gate_up, .dy = s.d_gate_up, .dx = {}, .dw = gate_up_.in(gradients)});
+  linear_backward(device, {.x = s.normed, .w = gate_up, .dy = s.d_gate_up, .dx = s.normed, .dw = {}});
+  rms_norm_backward(device, {.x = a.middle,
+                             .weight = mlp_norm_.in(weights),
+                             .inverse_rms = a.mlp_inverse_rms,
+                             .dy = s.normed,
+                             .dx = dx,
+                             .dweight = mlp_norm_.in(gradients),
+                             .rounded = s.d_stream});
 }
 
-void Block::mixer_backward(const Device& device, const Weights& weights, std::span<float> gradients, const Batch& batch,
-                           const BlockActivations& a, BlockScratch& s, const TensorView& dx) const {
-  const ConstTensorView d_out = s.d_stream_of(dx);
-  if (config_.mixer == Mixer::mamba) {
-    MambaMixer(config_, layout_).backward(device, weights, gradients, batch, a, s, d_out);
-  } else {
-    RecurrenceMixer(config_, layout_).backward(device, weights, gradients, batch, a, s, d_out);
-  }
-  const auto epsilon = static_cast<float>(config_.norm_eps);
-  rms_norm_forward(device, {a.x, layout_.attn_norm.in(weights), s.normed, {}, epsilon});
-  const ConstTensorView projections = layout_.projections.matrix_in(weights);
-  linear_backward(device, {s.normed, projections, s.d_projected, {}, layout_.projections.in(gradients), false});
-  linear_backward(device, {s.normed, projections, s.d_projected, s.normed, {}, false});
-  rms_norm_backward(device, {a.x, layout_.attn_norm.in(weights), a.attn_inverse_rms, s.normed, dx,
-                             layout_.attn_norm.in(gradients), s.d_stream});
+void Block::mixer_backward(const LayerContext& context, std::span<float> gradients, const BlockActivations& a,
+                           BlockScratch& s, MixerScratch& mixer_scratch, const TensorView& dx) const {
+  const Device& device = context.device;
+  const Weights& weights = context.weights;
+  rms_norm_forward(
+      device, {.x = a.x, .weight = mixer_norm_.in(weights), .y = s.normed, .inverse_rms = {}, .epsilon = epsilon_});
+  mixer_->backward(context, {.in = s.normed, .d_out = s.d_stream_of(dx), .gradients = gradients}, *a.mixer,
+                   mixer_scratch);
+  rms_norm_backward(device, {.x = a.x,
+                             .weight = mixer_norm_.in(weights),
+                             .inverse_rms = a.mixer_inverse_rms,
+                             .dy = s.normed,
+                             .dx = dx,
+                             .dweight = mixer_norm_.in(gradients),
+                             .rounded = s.d_stream});
 }
 
 }  // namespace qdelta

@@ -1,7 +1,9 @@
 // Views that the parts of a block share: memory taken from a plan, columns of a matrix, the states of a call.
 #pragma once
 
-#include "model/block_memory.h"
+#include "core/error.h"
+#include "core/memory.h"
+#include "model/mixer.h"
 
 namespace qdelta::block_views {
 
@@ -27,6 +29,14 @@ BasicView<Byte> columns(const BasicView<Byte>& matrix, std::int64_t begin, std::
   return view;
 }
 
+// `row` as a matrix of as many rows as `like`.
+inline ConstTensorView repeated(const ConstTensorView& row, const TensorView& like) {
+  ConstTensorView view = row;
+  view.shape = like.shape;
+  view.stride[0] = 0;
+  return view;
+}
+
 // The states of sequences that take several tokens at once, which must be neighbours in the pool.
 inline TensorView consecutive(const TensorView& pool, std::span<const std::int64_t> slots) {
   for (std::size_t n = 1; n < slots.size(); ++n) {
@@ -41,9 +51,13 @@ inline TensorView consecutive(const TensorView& pool, std::span<const std::int64
   return view;
 }
 
+inline ConstTensorView indices(std::span<const std::int64_t> values) {
+  return {reinterpret_cast<const std::byte*>(values.data()), DType::i64, {static_cast<std::int64_t>(values.size())}};
+}
+
 // Every sequence has one token and a state: a step in place on the pool.
-inline bool steps(const Batch& batch, const BlockState& state) {
-  return static_cast<bool>(state.recurrent) && batch.rows() == batch.sequences();
+inline bool steps(const Batch& batch, const MixerState& state) {
+  return static_cast<bool>(state) && batch.rows() == batch.sequences();
 }
 
 }  // namespace qdelta::block_views

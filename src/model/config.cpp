@@ -3,13 +3,15 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "kernels/selective_scan.h"
+#include "model/mixer_types.h"
+#include "rule/rule.h"
 
 namespace qdelta {
 namespace {
@@ -50,34 +52,77 @@ void read(const Json& json, const char* key, std::optional<std::int64_t>& id) {
 
 Json id_or_null(const std::optional<std::int64_t>& id) { return id ? Json(*id) : Json(); }
 
-constexpr std::string_view kMambaName = "mamba";
+constexpr std::int64_t kMostLayers = std::int64_t{1} << 14;
+constexpr std::string_view kMamba = "mamba";
 
-// The mixer, and what a published Mamba says in its own way.
+// Published models of one mixer. Others are of our type, with a key that names the mixer.
+struct PublishedType {
+  std::string_view model_type, architecture, mixer;
+};
+constexpr PublishedType kOurType{"qdelta", "QDeltaForCausalLM", "q_delta"};
+constexpr PublishedType kPublishedTypes[] = {kOurType, {"gated_deltanet", "GatedDeltaNetForCausalLM", "gated_delta"}};
+
+// What a published Mamba says in its own way.
+void read_published_mamba(const Json& json, ModelConfig& config) {
+  config.mixer = kMamba;
+  config.use_mlp = false;
+  config.norm_eps = 1e-5;
+  // Two implementations publish this type. One says layer_norm_epsilon, and leaves out that the head is tied.
+  config.tie_word_embeddings = json.contains("layer_norm_epsilon");
+  read(json, "layer_norm_epsilon", config.norm_eps);
+  read(json, "conv_kernel", config.conv_size);
+  bool use_bias = false;
+  bool use_conv_bias = true;
+  read(json, "use_bias", use_bias);
+  read(json, "use_conv_bias", use_conv_bias);
+  if (use_bias || !use_conv_bias) {
+    fail(Status::unsupported, "config: Mamba is supported with use_bias false and use_conv_bias true only");
+  }
+}
+
+// Layers that are all alike are said by their one mixer.
+void set_layer_types(ModelConfig& config, std::vector<std::string> types) {
+  config.layer_types.clear();
+  if (!types.empty() && std::count(types.begin(), types.end(), types.front()) == std::ssize(types)) {
+    config.mixer = types.front();
+  } else {
+    config.layer_types = std::move(types);
+  }
+}
+
+void read_layer_types(const Json& json, ModelConfig& config) {
+  const auto found = json.find("layer_types");
+  if (found == json.end() || found->is_null()) return;
+  require(found->is_array(), "config: 'layer_types' is {}, expected a list of mixers", found->dump());
+  require(!json.contains("rule") || json.at("rule").is_null(), "config: 'rule' and 'layer_types' exclude each other");
+  std::vector<std::string> types;
+  for (const Json& name : *found) {
+    require(name.is_string(), "config: 'layer_types' holds {}, expected the name of a mixer", name.dump());
+    types.push_back(name.get<std::string>());
+    const std::vector<std::string_view> known = mixer_names();
+    require(std::find(known.begin(), known.end(), types.back()) != known.end(),
+            "config: 'layer_types' holds '{}'; there are {}", types.back(), fmt::join(known, ", "));
+  }
+  require(std::ssize(types) == config.num_hidden_layers,
+          "config: 'layer_types' names the mixers of {} layers, but num_hidden_layers is {}", types.size(),
+          config.num_hidden_layers);
+  set_layer_types(config, std::move(types));
+}
+
 void read_mixer(const Json& json, ModelConfig& config) {
   std::string type;
   std::string rule;
   read(json, "model_type", type);
   read(json, "rule", rule);
+  const auto published = std::find_if(std::begin(kPublishedTypes), std::end(kPublishedTypes),
+                                      [&](const PublishedType& known) { return known.model_type == type; });
   if (!rule.empty()) {
-    config.choose_mixer(rule);
-  } else if (type == kMambaName) {
-    config.mixer = Mixer::mamba;
-    config.use_mlp = false;
-    config.norm_eps = 1e-5;
-    // Two implementations publish this type. One says layer_norm_epsilon, and leaves out that the head is tied.
-    config.tie_word_embeddings = json.contains("layer_norm_epsilon");
-    read(json, "layer_norm_epsilon", config.norm_eps);
-    read(json, "conv_kernel", config.conv_size);
-    bool use_bias = false;
-    bool use_conv_bias = true;
-    read(json, "use_bias", use_bias);
-    read(json, "use_conv_bias", use_conv_bias);
-    if (use_bias || !use_conv_bias) {
-      fail(Status::unsupported, "config: Mamba is supported with use_bias false and use_conv_bias true only");
-    }
-  } else if (type == "gated_deltanet") {
-    config.rule = Rule::gated_delta;
-  } else if (type != "qdelta" && !type.empty()) {
+    config.mixer = mixer_type(rule).name;
+  } else if (type == kMamba) {
+    read_published_mamba(json, config);
+  } else if (published != std::end(kPublishedTypes)) {
+    config.mixer = published->mixer;
+  } else if (!type.empty()) {
     fail(Status::unsupported,
          "config: model_type is '{}'; this engine reads 'qdelta', 'gated_deltanet' and 'mamba', or any with a 'rule' "
          "of its own",
@@ -95,20 +140,24 @@ void read_dt_rank(const Json& json, std::int64_t& value) {
   }
 }
 
-// What Mamba has no use for must not be asked of it.
-void check_mamba(const ModelConfig& c) {
-  require(c.expand > 0 && c.expand <= 1024, "config: expand is {}, which makes no sense", c.expand);
-  require(std::abs(static_cast<double>(c.hidden_size) * c.expand - static_cast<double>(c.inner_width())) < 1e-9 &&
-              c.inner_width() > 0,
-          "config: hidden_size {} times expand {} is no whole number", c.hidden_size, c.expand);
-  require(c.state_size >= 1 && c.state_size <= kMaxScanStates, "config: state_size is {}, expected 1 to {}",
-          c.state_size, kMaxScanStates);
-  require(c.dt_rank >= 0 && c.dt_rank <= c.inner_width(), "config: time_step_rank is {}, which makes no sense",
-          c.dt_rank);
-  require(c.use_short_conv, "config: mamba has no use_short_conv false");
-  require(c.use_gate, "config: mamba has no use_gate false");
-  require(c.use_decay, "config: mamba has no use_decay false");
-  require(!c.allow_neg_eigval, "config: mamba has no allow_neg_eigval");
+std::vector<std::string> split(std::string_view text) {
+  std::vector<std::string> parts;
+  while (true) {
+    const std::size_t end = text.find(',');
+    parts.emplace_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+// The shortest beginning that gives all when it is repeated.
+std::span<const std::string> repeated_pattern(std::span<const std::string> all) {
+  for (std::size_t length = 1; length < all.size(); ++length) {
+    if (std::equal(all.begin() + static_cast<std::ptrdiff_t>(length), all.end(), all.begin())) {
+      return all.first(length);
+    }
+  }
+  return all;
 }
 
 }  // namespace
@@ -121,33 +170,51 @@ std::int64_t ModelConfig::inner_width() const {
   return static_cast<std::int64_t>(std::llround(static_cast<double>(hidden_size) * expand));
 }
 
-std::string_view ModelConfig::mixer_name() const { return mixer == Mixer::mamba ? kMambaName : traits_of(rule).name; }
-std::string_view ModelConfig::mixer_title() const { return mixer == Mixer::mamba ? "Mamba" : traits_of(rule).title; }
-
-void ModelConfig::choose_mixer(std::string_view name) {
-  const auto found = rule_from_name(name);
-  require(found || name == kMambaName, "'{}' is no rule; there are {}", name, fmt::join(mixer_names(), ", "));
-  mixer = found ? Mixer::recurrence : Mixer::mamba;
-  if (found) rule = *found;
+const std::string& ModelConfig::layer_type(std::int64_t layer) const {
+  return layer_types.empty() ? mixer : layer_types.at(static_cast<std::size_t>(layer));
 }
 
-std::vector<std::string_view> mixer_names() {
-  std::vector<std::string_view> names;
-  for (const RuleTraits& traits : kRuleTraits) names.push_back(traits.name);
-  names.push_back(kMambaName);
-  return names;
+std::vector<std::string> ModelConfig::distinct_layer_types() const {
+  if (layer_types.empty()) return {mixer};
+  std::vector<std::string> types;
+  for (const std::string& type : layer_types) {
+    if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+  }
+  return types;
 }
 
-std::int64_t ModelConfig::conv_channels() const {
-  return mixer == Mixer::mamba ? inner_width() : 2 * key_width() + value_width();
+std::string ModelConfig::mixer_name() const {
+  return layer_types.empty() ? mixer : fmt::format("{}", fmt::join(repeated_pattern(layer_types), ","));
 }
-Shape ModelConfig::conv_states(std::int64_t count) const {
-  return {count, use_short_conv ? conv_size - 1 : 0, conv_channels()};
+
+std::string ModelConfig::mixer_title() const {
+  std::vector<std::string_view> titles;
+  for (const std::string& type : distinct_layer_types()) titles.push_back(mixer_type(type).title);
+  return fmt::format("{}", fmt::join(titles, " + "));
 }
-Shape ModelConfig::recurrent_states(std::int64_t count) const {
-  if (mixer == Mixer::mamba) return {count, state_size, inner_width()};
-  return {count, value_heads(), head_dim, value_dim()};
+
+void ModelConfig::choose_mixer(std::string_view pattern) {
+  const std::vector<std::string> names = split(pattern);
+  for (const std::string& name : names) (void)mixer_type(name);
+  if (names.size() == 1) return set_layer_types(*this, names);
+  require(std::ssize(names) <= num_hidden_layers && num_hidden_layers <= kMostLayers,
+          "'{}' names {} mixers for {} layers", pattern, names.size(), num_hidden_layers);
+  std::vector<std::string> types;
+  for (std::int64_t i = 0; i < num_hidden_layers; ++i) {
+    types.push_back(names[static_cast<std::size_t>(i) % names.size()]);
+  }
+  set_layer_types(*this, std::move(types));
 }
+
+bool ModelConfig::has_lambda() const {
+  const std::vector<std::string> types = distinct_layer_types();
+  return std::any_of(types.begin(), types.end(), [](const std::string& type) {
+    const auto rule = rule_from_name(type);
+    return rule && traits_of(*rule).reads_lambda;
+  });
+}
+
+bool ModelConfig::published_mamba() const { return layer_types.empty() && mixer == kMamba && !use_mlp; }
 
 std::int64_t ModelConfig::mlp_width() const {
   if (!use_mlp) return 0;
@@ -155,12 +222,6 @@ std::int64_t ModelConfig::mlp_width() const {
   const auto width = static_cast<std::int64_t>(static_cast<double>(hidden_size) * hidden_ratio * 2 / 3);
   return round_up(width, 256);
 }
-
-bool ModelConfig::learns_decay() const {
-  return use_decay && (rule == Rule::q_delta || rule == Rule::gated_delta || rule == Rule::mamba2);
-}
-bool ModelConfig::learns_beta() const { return traits_of(rule).reads_beta && rule != Rule::mamba2; }
-bool ModelConfig::learns_lambda() const { return traits_of(rule).reads_lambda && !fixed_lambda; }
 
 void ModelConfig::check() const {
   const auto positive = [](const char* key, std::int64_t value, std::int64_t most = std::int64_t{1} << 24) {
@@ -171,7 +232,7 @@ void ModelConfig::check() const {
   };
   positive("vocab_size", vocab_size);
   positive("hidden_size", hidden_size);
-  positive("num_hidden_layers", num_hidden_layers, std::int64_t{1} << 14);
+  positive("num_hidden_layers", num_hidden_layers, kMostLayers);
   positive("num_heads", num_heads);
   zero_or_more("num_v_heads", num_v_heads);
   positive("head_dim", head_dim);
@@ -191,20 +252,22 @@ void ModelConfig::check() const {
           "config: lambda is not finite");
   require(std::isfinite(initializer_range) && initializer_range >= 0, "config: initializer_range is {}",
           initializer_range);
-  if (mixer == Mixer::mamba) {
-    check_mamba(*this);
-  } else {
-    require(rule != Rule::mamba2 || use_decay, "config: mamba2 needs its decay");
-  }
+  require(layer_types.empty() || std::ssize(layer_types) == num_hidden_layers,
+          "config: layer_types names the mixers of {} layers, but num_hidden_layers is {}", layer_types.size(),
+          num_hidden_layers);
 
   // Each size may make sense where all of them together do not. In floating point: the product may have any size.
   const auto number = [](std::int64_t value) { return static_cast<double>(value); };
-  const double columns =
-      mixer == Mixer::mamba
-          ? number(inner_width()) * (3 + 2 * number(step_rank() + 2 * state_size) / number(hidden_size))
-          : 2 * number(num_heads) * number(head_dim) + 3 * number(value_heads()) * number(value_dim());
-  const double block = columns * number(hidden_size + conv_size) + 3 * number(mlp_width()) * number(hidden_size);
-  const double total = 2 * number(vocab_size) * number(hidden_size) + number(num_hidden_layers) * block;
+  double total = 2 * number(vocab_size) * number(hidden_size) +
+                 number(num_hidden_layers) * 3 * number(mlp_width()) * number(hidden_size);
+  const std::vector<std::string> types = distinct_layer_types();
+  const std::vector<std::unique_ptr<Mixer>> mixers = make_distinct_mixers(*this);
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    mixers[i]->check();
+    const auto layers =
+        layer_types.empty() ? num_hidden_layers : std::count(layer_types.begin(), layer_types.end(), types[i]);
+    total += number(layers) * mixers[i]->approximate_parameters();
+  }
   require(total < 0x1p42,
           "config: vocab_size {}, hidden_size {}, num_hidden_layers {}, num_heads {}, head_dim {} and the others make "
           "a model of {:.1e} parameters, which makes no sense",
@@ -218,6 +281,7 @@ ModelConfig config_from_json(const Json& json) {
   read(json, "vocab_size", config.vocab_size);
   read(json, "hidden_size", config.hidden_size);
   read(json, "num_hidden_layers", config.num_hidden_layers);
+  read_layer_types(json, config);
   read(json, "num_heads", config.num_heads);
   read(json, "num_v_heads", config.num_v_heads);
   read(json, "head_dim", config.head_dim);
@@ -282,11 +346,14 @@ nlohmann::ordered_json mamba_to_json(const ModelConfig& config) {
 
 nlohmann::ordered_json config_to_json(const ModelConfig& config) {
   if (config.published_mamba()) return mamba_to_json(config);
-  const bool mamba = config.mixer == Mixer::mamba;
-  const bool gated_deltanet = !mamba && config.rule == Rule::gated_delta;
+  const bool alike = config.layer_types.empty();
+  const auto published = std::find_if(std::begin(kPublishedTypes), std::end(kPublishedTypes),
+                                      [&](const PublishedType& known) { return alike && known.mixer == config.mixer; });
+  const bool is_published = published != std::end(kPublishedTypes);
+  const PublishedType& type = is_published ? *published : kOurType;
   nlohmann::ordered_json json{
-      {"model_type", gated_deltanet ? "gated_deltanet" : "qdelta"},
-      {"architectures", {gated_deltanet ? "GatedDeltaNetForCausalLM" : "QDeltaForCausalLM"}},
+      {"model_type", type.model_type},
+      {"architectures", {type.architecture}},
       {"attn_mode", "chunk"},
       {"vocab_size", config.vocab_size},
       {"hidden_size", config.hidden_size},
@@ -311,12 +378,12 @@ nlohmann::ordered_json config_to_json(const ModelConfig& config) {
   };
   if (config.pad_token_id) json["pad_token_id"] = *config.pad_token_id;
   // Keys of ours appear only where the published implementations would not understand the model anyway.
-  if (mamba || (config.rule != Rule::q_delta && !gated_deltanet)) json["rule"] = config.mixer_name();
-  if (mamba) {
-    json["expand"] = config.expand;
-    json["state_size"] = config.state_size;
-    json["time_step_rank"] = config.dt_rank > 0 ? Json(config.dt_rank) : Json("auto");
+  if (!alike) {
+    json["layer_types"] = config.layer_types;
+  } else if (!is_published) {
+    json["rule"] = config.mixer;
   }
+  for (const std::unique_ptr<Mixer>& mixer : make_distinct_mixers(config)) mixer->write_config(json);
   if (!config.use_mlp) json["use_mlp"] = false;
   if (config.fixed_lambda) json["fixed_lambda"] = *config.fixed_lambda;
   if (!config.use_decay) json["use_decay"] = false;

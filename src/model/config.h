@@ -9,13 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/tensor.h"
-#include "rule/rule.h"
-
 namespace qdelta {
-
-// What mixes the tokens of a block: the recurrence, by one of its rules, or the selective scan of Mamba.
-enum class Mixer : int { recurrence, mamba };
 
 struct ModelConfig {
   std::int64_t vocab_size = 32000;
@@ -39,11 +33,12 @@ struct ModelConfig {
   // does not say; null is none, which synthetic tokens have.
   std::optional<std::int64_t> bos_token_id = 1, eos_token_id = 2, pad_token_id;
 
-  Mixer mixer = Mixer::recurrence;     // these two from model_type, or our key "rule"
-  Rule rule = Rule::q_delta;           // of the recurrence
-  std::optional<double> lamb_bias;     // the published constant, -b; missing: b is a learned parameter, from -0.8
-  std::optional<double> fixed_lambda;  // ours, an ablation: lambda has this value everywhere
-  bool use_decay = true;               // ours, an ablation: false keeps g = 0 in the gated rules
+  // What mixes the tokens: names in the table of mixer_types.h.
+  std::string mixer = "q_delta";         // of every layer; from model_type, or our key "rule"
+  std::vector<std::string> layer_types;  // ours, where layers differ: the mixer of each, instead of `mixer`
+  std::optional<double> lamb_bias;       // the published constant, -b; missing: b is a learned parameter, from -0.8
+  std::optional<double> fixed_lambda;    // ours, an ablation: lambda has this value everywhere
+  bool use_decay = true;                 // ours, an ablation: false keeps g = 0 in the gated rules
 
   // Mamba's own. Of the keys above it reads those of the model, the convolution's size and the MLP's.
   double expand = 2;  // inner width = hidden_size * expand
@@ -53,18 +48,22 @@ struct ModelConfig {
   [[nodiscard]] std::int64_t inner_width() const;
   [[nodiscard]] std::int64_t step_rank() const { return dt_rank > 0 ? dt_rank : (hidden_size + 15) / 16; }
 
-  // The mixer's name in files and on the command line, and in the paper: a rule's, or Mamba's.
-  [[nodiscard]] std::string_view mixer_name() const;
-  [[nodiscard]] std::string_view mixer_title() const;
-  // Throws where there is none of that name.
-  void choose_mixer(std::string_view name);
+  // The mixer of a layer. Where layers differ, `mixer` says nothing.
+  [[nodiscard]] const std::string& layer_type(std::int64_t layer) const;
+  // Each that some layer has, once, in the order of the layers.
+  [[nodiscard]] std::vector<std::string> distinct_layer_types() const;
+  // The mixers' names in files and on the command line, and in papers. Of layers that differ the shortest pattern that
+  // repeats: "q_delta,mamba".
+  [[nodiscard]] std::string mixer_name() const;
+  [[nodiscard]] std::string mixer_title() const;
+  // A mixer's name, or several with commas between, a pattern that is repeated over the layers (set their number
+  // first). Throws where there is none of a name, or the pattern is longer than the model.
+  void choose_mixer(std::string_view pattern);
+  // Whether some layer's rule reads lambda.
+  [[nodiscard]] bool has_lambda() const;
 
-  // Of a block: the channels of its convolution, and the shapes of a pool of `count` states.
-  [[nodiscard]] std::int64_t conv_channels() const;
-  [[nodiscard]] Shape conv_states(std::int64_t count) const;
-  [[nodiscard]] Shape recurrent_states(std::int64_t count) const;
   // Mamba without an MLP is the published model, whose folders have keys and names of their own.
-  [[nodiscard]] bool published_mamba() const { return mixer == Mixer::mamba && !use_mlp; }
+  [[nodiscard]] bool published_mamba() const;
 
   [[nodiscard]] std::int64_t value_heads() const { return num_v_heads > 0 ? num_v_heads : num_heads; }
   [[nodiscard]] std::int64_t value_dim() const;  // of one head
@@ -72,21 +71,9 @@ struct ModelConfig {
   [[nodiscard]] std::int64_t key_width() const { return num_heads * head_dim; }
   [[nodiscard]] std::int64_t value_width() const { return value_heads() * value_dim(); }
 
-  // Which parameters the mixer of a block has, by rule and ablation.
-  [[nodiscard]] bool learns_decay() const;   // a_proj, A_log, dt_bias
-  [[nodiscard]] bool learns_beta() const;    // b_proj
-  [[nodiscard]] bool learns_lambda() const;  // lamb_proj
-  [[nodiscard]] bool learns_lambda_bias() const { return learns_lambda() && !lamb_bias; }
-
   // Throws with the key and what is wrong with it.
   void check() const;
 };
-
-// The initial value of the learned bias of lambda.
-inline constexpr double kLambdaBias = -0.8;
-
-// The names of all mixers, rules first.
-[[nodiscard]] std::vector<std::string_view> mixer_names();
 
 [[nodiscard]] ModelConfig config_from_json(const nlohmann::json& json);
 [[nodiscard]] nlohmann::ordered_json config_to_json(const ModelConfig& config);

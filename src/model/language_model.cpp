@@ -10,9 +10,7 @@
 namespace qdelta {
 
 LanguageModel::LanguageModel(const ModelConfig& config)
-    : layout_((config.check(), config)), storage_(static_cast<std::size_t>(layout_.size) * sizeof(float)) {
-  for (const BlockLayout& block : layout_.blocks) blocks_.emplace_back(layout_.config, block);
-}
+    : layout_((config.check(), config)), storage_(static_cast<std::size_t>(layout_.size) * sizeof(float)) {}
 
 DeviceWeights::DeviceWeights(const LanguageModel& model, const Device& device) : model_(model), device_(device) {
   if (device.gpu == nullptr) {
@@ -22,13 +20,17 @@ DeviceWeights::DeviceWeights(const LanguageModel& model, const Device& device) :
   const auto size = static_cast<std::size_t>(model.layout().size);
   values_ = DeviceBuffer(device, size * sizeof(float));
   if (device.activations == DType::bf16) rounded_ = DeviceBuffer(device, size * sizeof(BFloat16));
+  const std::vector<float>& constants = model.layout().constants;
+  constants_ = DeviceBuffer(device, constants.size() * sizeof(float));
+  qdelta::upload(device, constants_.data(), constants.data(), constants_.size());
   upload();
 }
 
 Weights DeviceWeights::get() const {
-  if (device_.gpu == nullptr) return {model_.parameters(), nullptr};
+  if (device_.gpu == nullptr) return {model_.parameters(), nullptr, model_.layout().constants};
   return {{reinterpret_cast<const float*>(values_.data()), model_.parameters().size()},
-          reinterpret_cast<const BFloat16*>(rounded_.data())};
+          reinterpret_cast<const BFloat16*>(rounded_.data()),
+          {reinterpret_cast<const float*>(constants_.data()), constants_.size() / sizeof(float)}};
 }
 
 std::span<float> DeviceWeights::values() {
@@ -54,51 +56,6 @@ void DeviceWeights::download(LanguageModel& model) const {
   qdelta::download(device_, model.parameters().data(), values_.data(), values_.size());
 }
 
-ModelStates::ModelStates(const ModelConfig& c, std::int64_t count, const Device& where) : device(where) {
-  for (std::int64_t i = 0; i < c.num_hidden_layers; ++i) {
-    conv.emplace_back(device, DType::f32, c.conv_states(count));
-    recurrent.emplace_back(device, DType::f32, c.recurrent_states(count));
-  }
-}
-
-std::size_t ModelStates::bytes() const {
-  std::size_t sum = 0;
-  for (const DeviceTensor& tensor : conv) sum += tensor.bytes();
-  for (const DeviceTensor& tensor : recurrent) sum += tensor.bytes();
-  return sum;
-}
-
-namespace {
-
-// The bytes of one slot of a pool.
-std::span<std::byte> slot_of(DeviceTensor& pool, std::int64_t slot) {
-  const auto size = pool.bytes() / static_cast<std::size_t>(std::max<std::int64_t>(pool.shape()[0], 1));
-  return {pool.view().data + static_cast<std::size_t>(slot) * size, size};
-}
-std::span<const std::byte> slot_of(const DeviceTensor& pool, std::int64_t slot) {
-  return slot_of(const_cast<DeviceTensor&>(pool), slot);
-}
-
-}  // namespace
-
-void ModelStates::clear(std::int64_t slot) {
-  for (std::vector<DeviceTensor>* pools : {&conv, &recurrent}) {
-    for (DeviceTensor& pool : *pools) {
-      const std::span<std::byte> bytes = slot_of(pool, slot);
-      qdelta::clear(device, bytes.data(), bytes.size());
-    }
-  }
-}
-
-void ModelStates::copy(const ModelStates& from, std::int64_t slot, std::int64_t to) {
-  for (std::size_t i = 0; i < conv.size(); ++i) {
-    const std::span<std::byte> conv_to = slot_of(conv[i], to);
-    const std::span<std::byte> recurrent_to = slot_of(recurrent[i], to);
-    copy_on_device(device, conv_to.data(), slot_of(from.conv[i], slot).data(), conv_to.size());
-    copy_on_device(device, recurrent_to.data(), slot_of(from.recurrent[i], slot).data(), recurrent_to.size());
-  }
-}
-
 using block_views::take;
 
 namespace {
@@ -117,46 +74,80 @@ TensorView rows_of(const TensorView& matrix, std::int64_t begin, std::int64_t co
 
 // Views into the runner's memory for one shape. In training every block has activations of its own, or with
 // recomputation only the residual stream on entry to it; otherwise all blocks share.
-struct ModelRunner::Plan {
-  std::int64_t rows, chunks;
-  bool training;
-  std::vector<TensorView> stream;  // the residual stream on entry to each block, and after the last
-  std::vector<BlockActivations> blocks;
+class ModelRunner::ActivationPlan {
+ public:
+  std::int64_t rows, head_rows;
+  std::vector<BlockActivations> blocks;  // of each layer
+  std::vector<std::unique_ptr<MixerScratch>> mixer_scratch;
   BlockScratch scratch;
   TensorView inverse_rms, normed, d_stream, picked, head, losses, best;
-  std::int64_t head_rows;
 
-  Plan(const ParameterLayout& layout, const Device& device, std::int64_t row_count, std::int64_t chunk_count,
-       bool is_training, bool recompute, BumpAllocator& memory)
-      : rows(row_count),
-        chunks(chunk_count),
-        training(is_training),
-        scratch(layout.config, layout.blocks[0], device.activations, rows, training, memory),
-        head_rows(std::min(rows, qdelta::head_rows(device))) {
+  ActivationPlan(const ParameterLayout& layout, const Device& device, const BatchShape& shape, bool recompute,
+                 BumpAllocator& memory)
+      : rows(shape.rows()),
+        head_rows(std::min(rows, qdelta::head_rows(device))),
+        scratch(layout.config, device, shape, memory),
+        training_(shape.training) {
     const ModelConfig& c = layout.config;
-    const auto layers = static_cast<std::size_t>(c.num_hidden_layers);
-    const bool keeps = training && !recompute;
-    for (std::size_t i = 0; i < (training ? layers + 1 : 2); ++i) stream.push_back(take(memory, {rows, c.hidden_size}));
-    for (std::size_t i = 0; i < (keeps ? layers : 1); ++i) {
-      blocks.emplace_back(c, layout.blocks[i], device, rows, training ? chunks : 0, memory);
+    if (training_) offsets_.assign(shape.offsets.begin(), shape.offsets.end());
+    mixer_scratch.resize(layout.blocks.size());
+    overlaid(layout.blocks.size(), memory, [&](std::size_t layer, BumpAllocator& part) {
+      mixer_scratch[layer] = layout.blocks[layer].mixer().plan_scratch(device, shape, part);
+    });
+    const std::size_t streams = training_ ? layout.blocks.size() + 1 : 2;
+    for (std::size_t i = 0; i < streams; ++i) stream_.push_back(take(memory, {rows, c.hidden_size}));
+    blocks.resize(layout.blocks.size());
+    const auto plan_block = [&](std::size_t layer, BumpAllocator& part) {
+      blocks[layer] = layout.blocks[layer].plan_activations(device, shape, part);
+    };
+    if (training_ && !recompute) {
+      for (std::size_t layer = 0; layer < blocks.size(); ++layer) plan_block(layer, memory);
+    } else {
+      overlaid(blocks.size(), memory, plan_block);
     }
     inverse_rms = take(memory, {rows});
     normed = take(memory, {rows, c.hidden_size}, device.activations);
-    if (training) d_stream = take(memory, {rows, c.hidden_size});
+    if (training_) d_stream = take(memory, {rows, c.hidden_size});
     // Rows of `normed` side by side, where not all go through the head; one more, of zeros, for the way back.
     picked = take(memory, {rows + 1, c.hidden_size}, device.activations);
-    head = take(memory, {head_rows, c.vocab_size}, training ? device.activations : DType::f32);
+    head = take(memory, {head_rows, c.vocab_size}, training_ ? device.activations : DType::f32);
     losses = take(memory, {rows});
     best = take(memory, {rows}, DType::i32);
   }
-  TensorView& stream_at(std::size_t layer) { return stream[stream.size() == 2 ? layer % 2 : layer]; }
-  BlockActivations& block_at(std::size_t layer) { return blocks[blocks.size() == 1 ? 0 : layer]; }
+  // Whether a batch of this shape can use it. Where nothing is saved only the number of rows matters.
+  [[nodiscard]] bool fits(const BatchShape& shape) const {
+    return rows == shape.rows() && training_ == shape.training &&
+           (!training_ || std::equal(offsets_.begin(), offsets_.end(), shape.offsets.begin(), shape.offsets.end()));
+  }
+  // The residual stream on entry to a layer, and after the last.
+  TensorView& stream_at(std::size_t layer) { return stream_[stream_.size() == 2 ? layer % 2 : layer]; }
   [[nodiscard]] std::span<float> losses_of(std::int64_t begin, std::int64_t count) const {
     return {reinterpret_cast<float*>(losses.data) + begin, static_cast<std::size_t>(count)};
   }
   [[nodiscard]] std::span<std::int32_t> best_of(std::int64_t begin, std::int64_t count) const {
     return {reinterpret_cast<std::int32_t*>(best.data) + begin, static_cast<std::size_t>(count)};
   }
+
+ private:
+  // One region for all layers, as large as the largest needs; each lays its own views into it.
+  template <class Plan>
+  static void overlaid(std::size_t layers, BumpAllocator& memory, const Plan& plan) {
+    std::size_t bytes = 0;
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      BumpAllocator counter(nullptr);
+      plan(layer, counter);
+      bytes = std::max(bytes, counter.used());
+    }
+    auto* const region = memory.take<std::byte>(static_cast<std::int64_t>(bytes));
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      BumpAllocator part(region);
+      plan(layer, part);
+    }
+  }
+
+  bool training_;
+  std::vector<std::int64_t> offsets_;  // in training
+  std::vector<TensorView> stream_;
 };
 
 ModelRunner::ModelRunner(const LanguageModel& model, const Device& device, bool recompute)
@@ -171,13 +162,17 @@ std::size_t ModelRunner::training_bytes(const ParameterLayout& layout, const Dev
   std::vector<std::int64_t> offsets;
   for (std::int64_t n = 0; n <= batch; ++n) offsets.push_back(n * tokens);
   BumpAllocator counter(nullptr);
-  (void)Plan(layout, device, batch * tokens, kept_states(layout.config, offsets), true, recompute, counter);
+  (void)ActivationPlan(layout, device, {.offsets = offsets, .training = true}, recompute, counter);
   return counter.used();
 }
 
-BlockState ModelRunner::state_of_block(const StateSlots& states, std::size_t block) const {
+MixerState ModelRunner::state_of_layer(const StateSlots& states, std::size_t layer) const {
   if (states.states == nullptr) return {};
-  return {states.states->conv[block].view(), states.states->recurrent[block].view(), states.slots, device_slots_};
+  return {.pools = states.states->layer(layer), .slots = states.slots, .device_slots = device_slots_};
+}
+
+LayerContext ModelRunner::context(const Weights& weights) {
+  return {.device = device_, .weights = weights, .batch = batch_, .workspace = {workspace_.data(), workspace_.size()}};
 }
 
 void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots& states) {
@@ -185,23 +180,26 @@ void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots&
   require(input.offsets.size() > 1 && input.offsets.front() == 0 &&
               input.offsets.back() == static_cast<std::int64_t>(input.ids.size()),
           "the offsets of the sequences do not span the {} tokens", input.ids.size());
-  const auto rows = static_cast<std::int64_t>(input.ids.size());
-  const std::int64_t chunks = kept_states(model_.config(), input.offsets);
-  if (plan_ == nullptr || plan_->rows != rows || plan_->chunks != chunks || plan_->training != training) {
+  const BatchShape shape{.offsets = input.offsets, .training = training};
+  if (plan_ == nullptr || !plan_->fits(shape)) {
     BumpAllocator counter(nullptr);
-    (void)Plan(model_.layout(), device_, rows, chunks, training, recompute_, counter);
+    (void)ActivationPlan(model_.layout(), device_, shape, recompute_, counter);
     plan_.reset();  // it points into memory that may not come back
     memory_.grow(device_, counter.used());
     BumpAllocator memory(memory_.data());
-    plan_ = std::make_unique<Plan>(model_.layout(), device_, rows, chunks, training, recompute_, memory);
-    plan_->scratch.fill_constants(device_, model_.config());
+    plan_ = std::make_unique<ActivationPlan>(model_.layout(), device_, shape, recompute_, memory);
   }
   batch_ = {input.offsets, offsets_(device_, input.offsets)};
   device_ids_ = ids_(device_, input.ids);
   device_slots_ = slots_(device_, states.slots);
-  workspace_.grow(device_, model_.blocks()[0].workspace(device_, weights_->get(), batch_, plan_->block_at(0),
-                                                        plan_->scratch, state_of_block(states, 0), training));
-  plan_->scratch.workspace = {workspace_.data(), workspace_.size()};
+  const Weights weights = weights_->get();
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < model_.blocks().size(); ++i) {
+    bytes = std::max(bytes, model_.blocks()[i].mixer().workspace_bytes(context(weights), *plan_->blocks[i].mixer,
+                                                                       *plan_->mixer_scratch[i],
+                                                                       state_of_layer(states, i), training));
+  }
+  workspace_.grow(device_, bytes);
 }
 
 void ModelRunner::run_blocks(const ModelInput& input, bool training, const StateSlots& states) {
@@ -220,10 +218,10 @@ void ModelRunner::run_planned(std::span<const std::int32_t> device_ids, const St
   const auto layers = model_.blocks().size();
   embedding_forward(device_, {device_ids, model_.layout().embeddings.matrix_in(weights), plan_->stream_at(0)});
   for (std::size_t i = 0; i < layers; ++i) {
-    BlockActivations& a = plan_->block_at(i);
+    BlockActivations& a = plan_->blocks[i];
     a.x = plan_->stream_at(i);
-    model_.blocks()[i].forward(device_, weights, batch_, a, plan_->scratch, plan_->stream_at(i + 1),
-                               state_of_block(states, i));
+    model_.blocks()[i].forward(context(weights), a, plan_->scratch, *plan_->mixer_scratch[i], plan_->stream_at(i + 1),
+                               state_of_layer(states, i));
     if (observer) observer(i, a);
   }
   rms_norm_forward(device_, {plan_->stream_at(layers), model_.layout().final_norm.in(weights), plan_->normed,
@@ -470,13 +468,14 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
   rms_norm_backward(device_, {plan_->stream_at(layers), layout.final_norm.in(weights), plan_->inverse_rms,
                               plan_->normed, dx, layout.final_norm.in(gradients), plan_->scratch.d_stream});
   for (std::size_t i = layers; i-- > 0;) {
-    BlockActivations& a = plan_->block_at(i);
+    BlockActivations& a = plan_->blocks[i];
     if (recompute_) {
       // The forward again; its output goes where the later blocks' input was.
       a.x = plan_->stream_at(i);
-      model_.blocks()[i].forward(device_, weights, batch_, a, plan_->scratch, plan_->stream_at(i + 1), {});
+      model_.blocks()[i].forward(context(weights), a, plan_->scratch, *plan_->mixer_scratch[i], plan_->stream_at(i + 1),
+                                 {});
     }
-    model_.blocks()[i].backward(device_, weights, gradients, batch_, a, plan_->scratch, dx);
+    model_.blocks()[i].backward(context(weights), gradients, a, plan_->scratch, *plan_->mixer_scratch[i], dx);
   }
   embedding_backward(device_, {device_ids_, dx, layout.embeddings.in(gradients)});
   return sum_of_values(device_, plan_->losses_of(0, rows.extent(0))) * scale;

@@ -11,6 +11,7 @@
 #include "core/memory.h"
 #include "kernels/layers.h"
 #include "model/block.h"
+#include "model/model_states.h"
 #include "model/parameters.h"
 
 namespace qdelta {
@@ -18,12 +19,12 @@ namespace qdelta {
 class LanguageModel {
  public:
   explicit LanguageModel(const ModelConfig& config);
-  LanguageModel(const LanguageModel&) = delete;  // blocks point into the layout
+  LanguageModel(const LanguageModel&) = delete;
   LanguageModel& operator=(const LanguageModel&) = delete;
 
   [[nodiscard]] const ModelConfig& config() const { return layout_.config; }
   [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
-  [[nodiscard]] const std::vector<Block>& blocks() const { return blocks_; }
+  [[nodiscard]] const std::vector<Block>& blocks() const { return layout_.blocks; }
   [[nodiscard]] std::span<float> parameters() { return {values(), static_cast<std::size_t>(layout_.size)}; }
   [[nodiscard]] std::span<const float> parameters() const {
     return {const_cast<LanguageModel*>(this)->values(), static_cast<std::size_t>(layout_.size)};
@@ -33,7 +34,6 @@ class LanguageModel {
   [[nodiscard]] float* values() { return reinterpret_cast<float*>(storage_.data()); }
 
   ParameterLayout layout_;
-  std::vector<Block> blocks_;
   AlignedBuffer storage_;
 };
 
@@ -54,22 +54,7 @@ class DeviceWeights {
  private:
   const LanguageModel& model_;
   Device device_;
-  DeviceBuffer values_, rounded_;
-};
-
-// A pool of recurrent states, one tensor of each kind per block. A state is what a prefix leaves behind, whatever its
-// length: all zeros for no prefix at all.
-struct ModelStates {
-  std::vector<DeviceTensor> conv;       // as ModelConfig::conv_states
-  std::vector<DeviceTensor> recurrent;  // as ModelConfig::recurrent_states
-  Device device;
-
-  ModelStates(const ModelConfig& config, std::int64_t count, const Device& where = {});
-  [[nodiscard]] std::int64_t count() const { return recurrent.front().shape()[0]; }
-  [[nodiscard]] std::size_t bytes() const;
-  void clear(std::int64_t slot);
-  // Slot `to` of this pool becomes a copy of slot `slot` of `from`.
-  void copy(const ModelStates& from, std::int64_t slot, std::int64_t to);
+  DeviceBuffer values_, rounded_, constants_;
 };
 
 // Which states the sequences of a call start from and leave behind. Sequences of several tokens need neighbouring
@@ -97,7 +82,7 @@ struct NextTokens {
 };
 
 // Sees what each block has computed, as soon as it has; the views are valid during the call.
-using BlockObserver = std::function<void(std::size_t block, const BlockActivations&)>;
+using BlockObserver = std::function<void(std::size_t layer, const BlockActivations&)>;
 
 // Runs a model. Memory is planned per shape and kept, so that a step of a known shape allocates nothing.
 class ModelRunner {
@@ -138,7 +123,7 @@ class ModelRunner {
                                                   std::int64_t batch, std::int64_t tokens, bool recompute);
 
  private:
-  struct Plan;
+  class ActivationPlan;
   // What the host gives to a call, where the device can read it.
   template <class T>
   class Uploaded {
@@ -165,7 +150,8 @@ class ModelRunner {
   void write_logits(const TensorView& normed, const TensorView& out);
   // The rows of the normalised output that are listed, side by side.
   [[nodiscard]] TensorView gathered(std::span<const std::int32_t> rows);
-  [[nodiscard]] BlockState state_of_block(const StateSlots& states, std::size_t block) const;
+  [[nodiscard]] MixerState state_of_layer(const StateSlots& states, std::size_t layer) const;
+  [[nodiscard]] LayerContext context(const Weights& weights);
 
   const LanguageModel& model_;
   std::shared_ptr<const DeviceWeights> weights_;
@@ -179,7 +165,7 @@ class ModelRunner {
   std::span<const std::int64_t> device_slots_;
   std::vector<std::int64_t> step_offsets_;
   Batch batch_;
-  std::unique_ptr<Plan> plan_;
+  std::unique_ptr<ActivationPlan> plan_;
 };
 
 }  // namespace qdelta

@@ -1,4 +1,4 @@
-// Mamba's mixer (Gu and Dao, 2023), in the block that all mixers share:
+// Mamba's mixer (Gu and Dao, 2023), h the input of a token:
 //
 //   x, z = in_proj(h)                            both of the inner width
 //   x    = silu(conv(x) + bias)                  causal, per channel
@@ -9,32 +9,71 @@
 
 #include "kernels/layers.h"
 #include "kernels/selective_scan.h"
-#include "model/block_memory.h"
+#include "model/config.h"
+#include "model/mixer.h"
+#include "model/mixer_types.h"
 
 namespace qdelta {
 
-class MambaMixer {
- public:
-  MambaMixer(const ModelConfig& config, const BlockLayout& layout) : config_(config), layout_(layout) {}
+[[nodiscard]] std::unique_ptr<Mixer> make_mamba_mixer(const MixerType& type, std::shared_ptr<const ModelConfig> config);
 
-  // As RecurrenceMixer's.
-  void forward(const Device& device, const Weights& weights, const Batch& batch, const BlockActivations& a,
-               const BlockScratch& s, const BlockState& state, const TensorView& out) const;
-  void backward(const Device& device, const Weights& weights, std::span<float> gradients, const Batch& batch,
-                const BlockActivations& a, BlockScratch& s, const ConstTensorView& d_out) const;
-  [[nodiscard]] std::size_t workspace(const Device& device, const Weights& weights, const Batch& batch,
-                                      const BlockActivations& a, const BlockState& state, bool backward) const;
+// [N, width] of the device's type of activations, where nothing else is said.
+struct MambaActivations : MixerActivations {
+  TensorView projected;  // x and z
+  TensorView x;          // after the convolution
+  TensorView low;        // dt before its last projection, B and C
+  TensorView dt;
+  TensorView chunk_states;  // [scan_chunks(N), states, inner width] f32; missing outside of training
+  TensorView y;             // of the scan, gated
+};
+
+// In training only.
+struct MambaScratch : MixerScratch {
+  TensorView d_projected, d_x, d_low, d_dt, d_y;
+};
+
+class MambaMixer final : public Mixer {
+ public:
+  explicit MambaMixer(std::shared_ptr<const ModelConfig> config) : config_(std::move(config)) {}
+
+  void check() const override;
+  [[nodiscard]] double approximate_parameters() const override;
+  void write_config(nlohmann::ordered_json& json) const override;
+  [[nodiscard]] MixerDescription description() const override;
+  [[nodiscard]] double forward_flop() const override;
+  [[nodiscard]] double backward_flop() const override;
+  [[nodiscard]] std::vector<StateTensor> state_tensors() const override;
+  void place(const std::string& prefix, ParameterPlacer& placer) override;
+  [[nodiscard]] std::unique_ptr<MixerActivations> plan_activations(const Device& device, const BatchShape& shape,
+                                                                   BumpAllocator& memory) const override;
+  [[nodiscard]] std::unique_ptr<MixerScratch> plan_scratch(const Device& device, const BatchShape& shape,
+                                                           BumpAllocator& memory) const override;
+  [[nodiscard]] std::size_t workspace_bytes(const LayerContext& context, const MixerActivations& activations,
+                                            const MixerScratch& scratch, const MixerState& state,
+                                            bool backward) const override;
+  void forward(const LayerContext& context, const Forward& args, MixerActivations& activations, MixerScratch& scratch,
+               const MixerState& state) const override;
+  void backward(const LayerContext& context, const Backward& args, const MixerActivations& activations,
+                MixerScratch& scratch) const override;
 
  private:
-  [[nodiscard]] SelectiveScanInputs inputs(const Weights& weights, const Batch& batch, const BlockActivations& a) const;
-  [[nodiscard]] SelectiveScanForward forward_args(const Weights& weights, const Batch& batch, const BlockActivations& a,
-                                                  const BlockState& state) const;
-  [[nodiscard]] SelectiveScanBackward backward_args(const Weights& weights, std::span<float> gradients,
-                                                    const Batch& batch, const BlockActivations& a,
-                                                    const BlockScratch& s) const;
+  using Activations = MambaActivations;
+  using Scratch = MambaScratch;
+  static constexpr std::size_t kConvPool = 0, kRecurrentPool = 1;  // the order of state_tensors()
 
-  const ModelConfig& config_;
-  const BlockLayout& layout_;
+  [[nodiscard]] std::int64_t inner() const { return config_->inner_width(); }
+  [[nodiscard]] SelectiveScanInputs inputs(const LayerContext& context, const Activations& a) const;
+  [[nodiscard]] SelectiveScanForward forward_args(const LayerContext& context, const Activations& a,
+                                                  const MixerState& state) const;
+  [[nodiscard]] SelectiveScanBackward backward_args(const LayerContext& context, std::span<float> gradients,
+                                                    const Activations& a, const Scratch& s) const;
+  void run_scan(const LayerContext& context, const Activations& a, const MixerState& state) const;
+
+  std::shared_ptr<const ModelConfig> config_;
+  Slot in_proj_;  // [2 inner width, hidden]
+  Slot conv_, conv_bias_;
+  Slot x_proj_, dt_proj_, dt_bias_, A_log_, skip_;
+  Slot out_proj_;
 };
 
 }  // namespace qdelta

@@ -1,8 +1,11 @@
 #include "model/recurrence_mixer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
+#include "model/block.h"
 #include "model/block_views.h"
 
 namespace qdelta {
@@ -10,7 +13,12 @@ namespace {
 
 using block_views::columns;
 using block_views::consecutive;
+using block_views::repeated;
 using block_views::steps;
+using block_views::take;
+using block_views::take_rows;
+
+constexpr double kLambdaBias = -0.8;  // the initial value of the learned bias of lambda
 
 // Columns of a matrix as [B, T, heads, width], where `length` is T, or 0 for one row of packed sequences.
 template <class Byte>
@@ -45,27 +53,206 @@ BasicView<Byte> without_batch(const BasicView<Byte>& view) {
   return out;
 }
 
-// `row` as a matrix of as many rows as `like`.
-ConstTensorView repeated(const TensorView& row, const TensorView& like) {
-  ConstTensorView view = row;
-  view.shape = like.shape;
-  view.stride[0] = 0;
-  return view;
+std::int64_t chunks_of(std::span<const std::int64_t> offsets) {
+  std::int64_t sum = 0;
+  for (std::size_t n = 1; n < offsets.size(); ++n) sum += ceil_div(offsets[n] - offsets[n - 1], kDefaultChunk);
+  return sum;
+}
+
+Initializer log_of_uniform_decay() {
+  return [](Random& random, std::span<float> values) {
+    for (float& value : values) value = static_cast<float>(std::log(16 * (1 - random.uniform())));
+  };
 }
 
 }  // namespace
 
-RecurrenceInputs RecurrenceMixer::inputs(const Batch& batch, const BlockActivations& a) const {
-  const ModelConfig& c = config_;
+std::unique_ptr<Mixer> make_recurrence_mixer(const MixerType& type, std::shared_ptr<const ModelConfig> config) {
+  return std::make_unique<RecurrenceMixer>(rule_from_name(type.name).value(), std::move(config));
+}
+
+const RecurrenceActivations* recurrence_activations(const BlockActivations& activations) {
+  return dynamic_cast<const RecurrenceActivations*>(activations.mixer.get());
+}
+
+// What it is ----------------------------------------------------------------------------------------------------------
+
+RecurrenceMixer::RecurrenceMixer(Rule rule, std::shared_ptr<const ModelConfig> config)
+    : rule_(rule), traits_(traits_of(rule)), config_(std::move(config)) {}
+
+void RecurrenceMixer::check() const {
+  require(!traits_.beta_is_step || config_->use_decay, "config: {} needs its decay", traits_.name);
+}
+
+double RecurrenceMixer::approximate_parameters() const {
+  const ModelConfig& c = *config_;
+  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+  const double width =
+      2 * number(c.num_heads) * number(c.head_dim) + 3 * number(c.value_heads()) * number(c.value_dim());
+  return width * number(c.hidden_size + c.conv_size);
+}
+
+MixerDescription RecurrenceMixer::description() const {
+  const ModelConfig& c = *config_;
+  MixerDescription about;
+  about.label = "Heads";
+  about.text = c.value_heads() == c.num_heads
+                   ? fmt::format("{}, keys of {}, values of {}", c.num_heads, c.head_dim, c.value_dim())
+                   : fmt::format("{} of keys ({} wide), {} of values ({} wide)", c.num_heads, c.head_dim,
+                                 c.value_heads(), c.value_dim());
+  about.sizes = {{"key_heads", c.num_heads}, {"value_heads", c.value_heads()}, {"K", c.head_dim}, {"V", c.value_dim()}};
+  about.summary = fmt::format("{} heads of {} x {}", c.value_heads(), c.head_dim, c.value_dim());
+  about.summary_sizes = {{"heads", c.value_heads()}, {"K", c.head_dim}, {"V", c.value_dim()}};
+  return about;
+}
+
+// In its chunk form.
+double RecurrenceMixer::forward_flop() const {
+  const auto K = static_cast<double>(config_->head_dim);
+  const auto V = static_cast<double>(config_->value_dim());
+  return chunk_forward_flop(K, V, kDefaultChunk) * static_cast<double>(config_->value_heads());
+}
+
+double RecurrenceMixer::backward_flop() const {
+  const auto K = static_cast<double>(config_->head_dim);
+  const auto V = static_cast<double>(config_->value_dim());
+  return chunk_backward_flop(K, V, kDefaultChunk) * static_cast<double>(config_->value_heads());
+}
+
+std::vector<StateTensor> RecurrenceMixer::state_tensors() const {
+  const ModelConfig& c = *config_;
+  return {{"conv", {c.use_short_conv ? c.conv_size - 1 : 0, channels()}},
+          {"recurrent", {c.value_heads(), c.head_dim, c.value_dim()}}};
+}
+
+// Parameters ----------------------------------------------------------------------------------------------------------
+
+void RecurrenceMixer::place_projections(const std::string& prefix, ParameterPlacer& placer) {
+  const ModelConfig& c = *config_;
+  const std::int64_t HV = c.value_heads();
+  placer.align();
+  projections_.offset = placer.end();
+  const auto project = [&](const char* name, std::int64_t width) {
+    placer.adjacent(prefix + name + "_proj.weight", {width, c.hidden_size}, initial::normal(c.initializer_range));
+    const std::int64_t at = used_;
+    used_ += width;
+    return at;
+  };
+  project("q", c.key_width());
+  project("k", c.key_width());
+  project("v", c.value_width());
+  if (c.use_gate) gate_at_ = project("g", c.value_width());
+  if (learns_decay()) a_at_ = project("a", HV);
+  if (traits_.learns_beta()) b_at_ = project("b", HV);
+  if (learns_lambda()) lambda_at_ = project("lamb", HV);
+  projected_ = round_up(used_, 8);
+  placer.skip((projected_ - used_) * c.hidden_size);
+  projections_.shape = {projected_, c.hidden_size};
+}
+
+void RecurrenceMixer::place_constants(ParameterPlacer& placer) {
+  const ModelConfig& c = *config_;
+  const std::int64_t HV = c.value_heads();
+  const auto filled = [&](const Shape& shape, float value) {
+    return placer.constant(shape, std::vector<float>(static_cast<std::size_t>(shape.elements()), value));
+  };
+  if (!c.use_short_conv) ones_ = filled({channels(), 1}, 1.0F);
+  if (c.fixed_lambda) fixed_lambda_ = filled({1, HV}, static_cast<float>(*c.fixed_lambda));
+  if (used_ < projected_) zeros_ = filled({1, projected_ - used_}, 0.0F);
+  if (learns_decay()) return;
+  std::vector<float> g(static_cast<std::size_t>(HV));
+  for (std::int64_t head = 0; head < HV && traits_.fixed_log_decay != nullptr; ++head) {
+    g[static_cast<std::size_t>(head)] = static_cast<float>(traits_.fixed_log_decay(head));
+  }
+  fixed_g_ = placer.constant({1, HV}, g);
+}
+
+void RecurrenceMixer::place(const std::string& block_prefix, ParameterPlacer& placer) {
+  const ModelConfig& c = *config_;
+  const std::string prefix = block_prefix + "attn.";
+  const Initializer normal = initial::normal(c.initializer_range);
+  place_projections(prefix, placer);
+  if (c.use_short_conv) {
+    placer.align();
+    conv_ = {placer.end(), {channels(), c.conv_size}};
+    placer.adjacent(prefix + "q_conv1d.weight", {c.key_width(), 1, c.conv_size}, normal);
+    placer.adjacent(prefix + "k_conv1d.weight", {c.key_width(), 1, c.conv_size}, normal);
+    placer.adjacent(prefix + "v_conv1d.weight", {c.value_width(), 1, c.conv_size}, normal);
+  }
+  if (learns_decay()) {
+    A_log_ = placer.tensor(prefix + "A_log", {c.value_heads()}, log_of_uniform_decay());
+    dt_bias_ = placer.tensor(prefix + "dt_bias", {c.value_heads()}, initial::step_bias());
+  }
+  if (learns_lambda() && !c.lamb_bias) {
+    lambda_bias_ = placer.tensor(prefix + "lamb_bias", {1}, initial::constant(kLambdaBias));
+  }
+  out_norm_ = placer.tensor(prefix + "o_norm.weight", {c.value_dim()}, initial::constant(1));
+  out_ = placer.tensor(prefix + "o_proj.weight", {c.hidden_size, c.value_width()}, normal);
+  place_constants(placer);
+}
+
+// Memory --------------------------------------------------------------------------------------------------------------
+
+std::unique_ptr<MixerActivations> RecurrenceMixer::plan_activations(const Device& device, const BatchShape& shape,
+                                                                    BumpAllocator& memory) const {
+  const ModelConfig& c = *config_;
+  const std::int64_t rows = shape.rows();
+  const DType dtype = device.activations;
+  auto a = std::make_unique<Activations>();
+  a->projected = take_rows(memory, rows, projected_, dtype);
+  a->qkv = take(memory, {rows, channels()}, dtype);
+  for (TensorView* gate : {&a->g, &a->beta, &a->lambda}) *gate = take(memory, {rows, c.value_heads()});
+  if (shape.training) {
+    const std::int64_t chunks = chunks_of(shape.offsets);
+    a->chunk_states = take(memory, {chunks, c.value_heads(), c.head_dim, c.value_dim()}, dtype);
+    const std::size_t bytes = recurrence_saved_bytes(device, rule_, chunks * c.value_heads());
+    a->saved = {memory.take<std::byte>(static_cast<std::int64_t>(bytes)), bytes};
+  }
+  a->o = take(memory, {rows, c.value_width()}, dtype);
+  return a;
+}
+
+std::unique_ptr<MixerScratch> RecurrenceMixer::plan_scratch(const Device& device, const BatchShape& shape,
+                                                            BumpAllocator& memory) const {
+  const ModelConfig& c = *config_;
+  const std::int64_t rows = shape.rows();
+  const DType dtype = device.activations;
+  auto s = std::make_unique<Scratch>();
+  s->head_out = take(memory, {rows, c.value_width()}, dtype);
+  if (!shape.training) return s;
+  s->d_o = take(memory, {rows, c.value_width()}, dtype);
+  s->d_projected = take_rows(memory, rows, projected_, dtype);
+  s->d_qkv = take(memory, {rows, channels()}, dtype);
+  for (TensorView* gate : {&s->dg, &s->dbeta, &s->dlambda}) *gate = take(memory, {rows, c.value_heads()});
+  if (!conv_.exists()) s->d_ones = take(memory, {channels(), 1});
+  return s;
+}
+
+std::size_t RecurrenceMixer::workspace_bytes(const LayerContext& context, const MixerActivations& activations,
+                                             const MixerScratch& scratch, const MixerState& state,
+                                             bool backward) const {
+  const auto& a = static_cast<const Activations&>(activations);
+  const auto& s = static_cast<const Scratch&>(scratch);
+  const Device& device = context.device;
+  if (steps(context.batch, state)) return recurrence_workspace(device, step_args(context, a, state));
+  std::size_t bytes = recurrence_workspace(device, forward_args(context, a, {}));
+  if (backward) bytes = std::max(bytes, recurrence_workspace(device, backward_args(context, a, s)));
+  return bytes;
+}
+
+// The recurrence ------------------------------------------------------------------------------------------------------
+
+RecurrenceInputs RecurrenceMixer::inputs(const Batch& batch, const Activations& a) const {
+  const ModelConfig& c = *config_;
   RecurrenceInputs in;
-  in.rule = c.rule;
+  in.rule = rule_;
   in.scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim));
   in.qk_l2norm = true;
   // Sequences of one length are the rows of a batch, others are packed.
   const std::int64_t length = batch.offsets.empty() ? 0 : batch.common_length();
-  in.q = as_heads(a.mixed, length, 0, c.num_heads, c.head_dim);
-  in.k = as_heads(a.mixed, length, c.key_width(), c.num_heads, c.head_dim);
-  in.v = as_heads(a.mixed, length, 2 * c.key_width(), c.value_heads(), c.value_dim());
+  in.q = as_heads(a.qkv, length, 0, c.num_heads, c.head_dim);
+  in.k = as_heads(a.qkv, length, c.key_width(), c.num_heads, c.head_dim);
+  in.v = as_heads(a.qkv, length, 2 * c.key_width(), c.value_heads(), c.value_dim());
   in.g = as_gates(a.g, length);
   in.beta = as_gates(a.beta, length);
   in.lambda = as_gates(a.lambda, length);
@@ -73,50 +260,40 @@ RecurrenceInputs RecurrenceMixer::inputs(const Batch& batch, const BlockActivati
   return in;
 }
 
-RecurrenceForward RecurrenceMixer::forward_args(const Device& device, const Batch& batch, const BlockActivations& a,
+RecurrenceForward RecurrenceMixer::forward_args(const LayerContext& context, const Activations& a,
                                                 const TensorView& states) const {
   RecurrenceForward args;
-  args.in = inputs(batch, a);
+  args.in = inputs(context.batch, a);
   args.in.h0 = states;
   args.ht = states;
-  args.o = as_heads(a.o, batch.common_length(), 0, config_.value_heads(), config_.value_dim());
+  args.o = as_heads(a.o, context.batch.common_length(), 0, config_->value_heads(), config_->value_dim());
   args.chunk_states = a.chunk_states;
   args.saved = a.saved;
-  args.run.threads = device.threads;
+  args.run.threads = context.device.threads;
   return args;
 }
 
-RecurrenceBackward RecurrenceMixer::backward_args(const Device& device, const Batch& batch, const BlockActivations& a,
-                                                  const BlockScratch& s) const {
-  const ModelConfig& c = config_;
+RecurrenceBackward RecurrenceMixer::backward_args(const LayerContext& context, const Activations& a,
+                                                  const Scratch& s) const {
+  const ModelConfig& c = *config_;
   RecurrenceBackward args;
-  args.in = inputs(batch, a);
-  const std::int64_t length = batch.common_length();
-  args.d_o = as_heads(s.d_head_out, length, 0, c.value_heads(), c.value_dim());
+  args.in = inputs(context.batch, a);
+  const std::int64_t length = context.batch.common_length();
+  args.d_o = as_heads(s.d_o, length, 0, c.value_heads(), c.value_dim());
   args.chunk_states = a.chunk_states;
   args.saved = a.saved;
-  args.dq = as_heads(s.d_mixed, length, 0, c.num_heads, c.head_dim);
-  args.dk = as_heads(s.d_mixed, length, c.key_width(), c.num_heads, c.head_dim);
-  args.dv = as_heads(s.d_mixed, length, 2 * c.key_width(), c.value_heads(), c.value_dim());
+  args.dq = as_heads(s.d_qkv, length, 0, c.num_heads, c.head_dim);
+  args.dk = as_heads(s.d_qkv, length, c.key_width(), c.num_heads, c.head_dim);
+  args.dv = as_heads(s.d_qkv, length, 2 * c.key_width(), c.value_heads(), c.value_dim());
   args.dg = as_gates(s.dg, length);
   args.dbeta = as_gates(s.dbeta, length);
   args.dlambda = as_gates(s.dlambda, length);
-  args.run.threads = device.threads;
+  args.run.threads = context.device.threads;
   return args;
 }
 
-std::size_t RecurrenceMixer::workspace(const Device& device, const Batch& batch, const BlockActivations& a,
-                                       const BlockScratch& s, const BlockState& state, bool backward) const {
-  if (steps(batch, state)) return recurrence_workspace(device, step_args(device, a, state));
-  std::size_t bytes = recurrence_workspace(device, forward_args(device, batch, a, {}));
-  if (backward) {
-    bytes = std::max(bytes, recurrence_workspace(device, backward_args(device, batch, a, s)));
-  }
-  return bytes;
-}
-
-RecurrenceStep RecurrenceMixer::step_args(const Device& device, const BlockActivations& a,
-                                          const BlockState& state) const {
+RecurrenceStep RecurrenceMixer::step_args(const LayerContext& context, const Activations& a,
+                                          const MixerState& state) const {
   const RecurrenceInputs in = inputs({}, a);
   RecurrenceStep args;
   args.rule = in.rule;
@@ -128,108 +305,147 @@ RecurrenceStep RecurrenceMixer::step_args(const Device& device, const BlockActiv
   args.g = without_batch(in.g);
   args.beta = without_batch(in.beta);
   args.lambda = without_batch(in.lambda);
-  args.states = state.recurrent;
-  args.index = ConstTensorView(reinterpret_cast<const std::byte*>(state.device_slots.data()), DType::i64,
-                               {static_cast<std::int64_t>(state.device_slots.size())});
-  args.o = without_batch(as_heads(a.o, 0, 0, config_.value_heads(), config_.value_dim()));
-  args.threads = device.threads;
+  args.states = state.pools[kRecurrentPool];
+  args.index = block_views::indices(state.device_slots);
+  args.o = without_batch(as_heads(a.o, 0, 0, config_->value_heads(), config_->value_dim()));
+  args.threads = context.device.threads;
   return args;
 }
 
-void RecurrenceMixer::run_recurrence(const Device& device, const Batch& batch, const BlockActivations& a,
-                                     const BlockScratch& s, const BlockState& state) const {
-  if (!state.recurrent) {
-    recurrence_forward(device, forward_args(device, batch, a, {}), s.workspace);
-  } else if (steps(batch, state)) {
-    recurrence_step(device, step_args(device, a, state), s.workspace);
+void RecurrenceMixer::run_recurrence(const LayerContext& context, const Activations& a, const MixerState& state) const {
+  const Device& device = context.device;
+  if (!state) {
+    recurrence_forward(device, forward_args(context, a, {}), context.workspace);
+  } else if (steps(context.batch, state)) {
+    recurrence_step(device, step_args(context, a, state), context.workspace);
   } else {
-    recurrence_forward(device, forward_args(device, batch, a, consecutive(state.recurrent, state.slots)), s.workspace);
+    const TensorView states = consecutive(state.pools[kRecurrentPool], state.slots);
+    recurrence_forward(device, forward_args(context, a, states), context.workspace);
   }
 }
 
-GatesForward RecurrenceMixer::gates(const Weights& weights, const BlockActivations& a) const {
-  const std::int64_t HV = config_.value_heads();
+// The gates -----------------------------------------------------------------------------------------------------------
+
+GatesForward RecurrenceMixer::gates(const Weights& weights, const Activations& a) const {
+  const std::int64_t HV = config_->value_heads();
   GatesForward args;
-  args.a = columns(a.projected, layout_.a_at, HV);
-  args.b = columns(a.projected, layout_.b_at, HV);
-  args.l = columns(a.projected, layout_.lambda_at, HV);
-  args.A_log = layout_.A_log.in(weights);
-  args.dt_bias = layout_.dt_bias.in(weights);
-  if (layout_.lambda_bias.exists()) {
-    args.lambda_bias = layout_.lambda_bias.in(weights);
+  args.a = columns(a.projected, a_at_, HV);
+  args.b = columns(a.projected, b_at_, HV);
+  args.l = columns(a.projected, lambda_at_, HV);
+  args.A_log = A_log_.in(weights);
+  args.dt_bias = dt_bias_.in(weights);
+  if (lambda_bias_.exists()) {
+    args.lambda_bias = lambda_bias_.in(weights);
   } else {
-    args.constant_lambda_bias = static_cast<float>(-config_.lamb_bias.value_or(0));
+    args.constant_lambda_bias = static_cast<float>(-config_->lamb_bias.value_or(0));
   }
   args.g = a.g;
   args.beta = a.beta;
   args.lambda = a.lambda;
-  args.step_is_beta = config_.rule == Rule::mamba2;
-  args.factor = config_.allow_neg_eigval ? 2.0F : 1.0F;
+  args.step_is_beta = traits_.beta_is_step;
+  args.factor = config_->allow_neg_eigval ? 2.0F : 1.0F;
   return args;
 }
 
-void RecurrenceMixer::fill_fixed_gates(const Device& device, const BlockActivations& a, const BlockScratch& s) const {
-  if (layout_.a_at < 0) copy_rows(device, {repeated(s.fixed_g, a.g), a.g});
-  if (config_.fixed_lambda) copy_rows(device, {repeated(s.fixed_lambda, a.lambda), a.lambda});
+void RecurrenceMixer::fill_fixed_gates(const LayerContext& context, const Activations& a) const {
+  const std::span<const float> constants = context.weights.constants;
+  if (fixed_g_.exists()) copy_rows(context.device, {repeated(fixed_g_.in(constants), a.g), a.g});
+  if (fixed_lambda_.exists()) {
+    copy_rows(context.device, {repeated(fixed_lambda_.in(constants), a.lambda), a.lambda});
+  }
 }
 
-void RecurrenceMixer::forward(const Device& device, const Weights& weights, const Batch& batch,
-                              const BlockActivations& a, const BlockScratch& s, const BlockState& state,
-                              const TensorView& out) const {
-  const ModelConfig& c = config_;
-  short_conv_forward(device, {columns(a.projected, 0, c.conv_channels()),
-                              layout_.conv.exists() ? layout_.conv.in(weights) : ConstTensorView(s.ones),
-                              a.mixed,
-                              batch.device_offsets,
-                              state.conv,
-                              state.device_slots,
-                              {}});
+// Forward and backward ------------------------------------------------------------------------------------------------
+
+ConstTensorView RecurrenceMixer::conv_weight(const Weights& weights) const {
+  return conv_.exists() ? conv_.in(weights) : ones_.in(weights.constants);
+}
+
+void RecurrenceMixer::forward(const LayerContext& context, const Forward& args, MixerActivations& activations,
+                              MixerScratch& scratch, const MixerState& state) const {
+  const auto& a = static_cast<const Activations&>(activations);
+  const auto& s = static_cast<const Scratch&>(scratch);
+  const Device& device = context.device;
+  const Weights& weights = context.weights;
+  linear_forward(device, {.x = args.in, .w = projections_.matrix_in(weights), .y = a.projected, .add = {}});
+  short_conv_forward(device, {.x = columns(a.projected, 0, channels()),
+                              .weight = conv_weight(weights),
+                              .y = a.qkv,
+                              .offsets = context.batch.device_offsets,
+                              .state = state ? state.pools[kConvPool] : TensorView(),
+                              .slots = state.device_slots,
+                              .bias = {}});
   gates_forward(device, gates(weights, a));
-  fill_fixed_gates(device, a, s);
-  run_recurrence(device, batch, a, s, state);
-  gated_norm_forward(device, {a.o, columns(a.projected, layout_.gate_at, c.value_width()), layout_.out_norm.in(weights),
-                              s.head_out, static_cast<float>(c.norm_eps)});
-  linear_forward(device, {s.head_out, layout_.out.matrix_in(weights), out, a.x});
+  fill_fixed_gates(context, a);
+  run_recurrence(context, a, state);
+  gated_norm_forward(device, {.x = a.o,
+                              .gate = columns(a.projected, gate_at_, config_->value_width()),
+                              .weight = out_norm_.in(weights),
+                              .y = s.head_out,
+                              .epsilon = static_cast<float>(config_->norm_eps)});
+  linear_forward(device, {.x = s.head_out, .w = out_.matrix_in(weights), .y = args.out, .add = args.residual});
 }
 
-void RecurrenceMixer::backward(const Device& device, const Weights& weights, std::span<float> gradients,
-                               const Batch& batch, const BlockActivations& a, BlockScratch& s,
-                               const ConstTensorView& d_out) const {
-  const ModelConfig& c = config_;
-  const auto epsilon = static_cast<float>(c.norm_eps);
-  const std::int64_t HV = c.value_heads();
-  const std::int64_t channels = c.conv_channels();
-  const TensorView gate = columns(a.projected, layout_.gate_at, c.value_width());
+void RecurrenceMixer::backward(const LayerContext& context, const Backward& args, const MixerActivations& activations,
+                               MixerScratch& scratch) const {
+  const auto& a = static_cast<const Activations&>(activations);
+  const auto& s = static_cast<const Scratch&>(scratch);
+  const Device& device = context.device;
+  const Weights& weights = context.weights;
+  const std::int64_t width = config_->value_width();
   // head_out is the gradient of the gated norm's output, and then that output again.
-  linear_backward(device, {s.head_out, layout_.out.matrix_in(weights), d_out, s.head_out, {}, false});
-  gated_norm_backward(device, {a.o, gate, layout_.out_norm.in(weights), s.head_out, s.d_head_out,
-                               columns(s.d_projected, layout_.gate_at, c.value_width()), layout_.out_norm.in(gradients),
-                               epsilon, s.head_out});
-  linear_backward(device, {s.head_out, layout_.out.matrix_in(weights), d_out, {}, layout_.out.in(gradients), false});
-  recurrence_backward(device, backward_args(device, batch, a, s), s.workspace);
+  linear_backward(device,
+                  {.x = s.head_out, .w = out_.matrix_in(weights), .dy = args.d_out, .dx = s.head_out, .dw = {}});
+  gated_norm_backward(device, {.x = a.o,
+                               .gate = columns(a.projected, gate_at_, width),
+                               .weight = out_norm_.in(weights),
+                               .dy = s.head_out,
+                               .dx = s.d_o,
+                               .dgate = columns(s.d_projected, gate_at_, width),
+                               .dweight = out_norm_.in(args.gradients),
+                               .epsilon = static_cast<float>(config_->norm_eps),
+                               .y = s.head_out});
+  linear_backward(
+      device,
+      {.x = s.head_out, .w = out_.matrix_in(weights), .dy = args.d_out, .dx = {}, .dw = out_.in(args.gradients)});
+  recurrence_backward(device, backward_args(context, a, s), context.workspace);
+  gates_and_conv_backward(context, args.gradients, a, s);
+  projections_backward(context, args, s);
+}
 
-  GatesBackward d_gates;
-  d_gates.forward = gates(weights, a);
-  d_gates.dg = s.dg;
-  d_gates.dbeta = s.dbeta;
-  d_gates.dlambda = s.dlambda;
-  d_gates.da = columns(s.d_projected, layout_.a_at, HV);
-  d_gates.db = columns(s.d_projected, layout_.b_at, HV);
-  d_gates.dl = columns(s.d_projected, layout_.lambda_at, HV);
-  d_gates.dA_log = layout_.A_log.in(gradients);
-  d_gates.ddt_bias = layout_.dt_bias.in(gradients);
-  d_gates.dlambda_bias = layout_.lambda_bias.in(gradients);
-  gates_backward(device, d_gates);
+void RecurrenceMixer::gates_and_conv_backward(const LayerContext& context, std::span<float> gradients,
+                                              const Activations& a, const Scratch& s) const {
+  const std::int64_t HV = config_->value_heads();
+  gates_backward(context.device, {.forward = gates(context.weights, a),
+                                  .dg = s.dg,
+                                  .dbeta = s.dbeta,
+                                  .dlambda = s.dlambda,
+                                  .da = columns(s.d_projected, a_at_, HV),
+                                  .db = columns(s.d_projected, b_at_, HV),
+                                  .dl = columns(s.d_projected, lambda_at_, HV),
+                                  .dA_log = A_log_.in(gradients),
+                                  .ddt_bias = dt_bias_.in(gradients),
+                                  .dlambda_bias = lambda_bias_.in(gradients)});
+  short_conv_backward(context.device, {.x = columns(a.projected, 0, channels()),
+                                       .weight = conv_weight(context.weights),
+                                       .dy = s.d_qkv,
+                                       .dx = columns(s.d_projected, 0, channels()),
+                                       .dweight = conv_.exists() ? conv_.in(gradients) : s.d_ones,
+                                       .offsets = context.batch.device_offsets,
+                                       .bias = {},
+                                       .dbias = {}});
+}
 
-  const bool has_conv = layout_.conv.exists();
-  short_conv_backward(device, {columns(a.projected, 0, channels),
-                               has_conv ? layout_.conv.in(weights) : ConstTensorView(s.ones),
-                               s.d_mixed,
-                               columns(s.d_projected, 0, channels),
-                               has_conv ? layout_.conv.in(gradients) : s.d_ones,
-                               batch.device_offsets,
-                               {},
-                               {}});
+void RecurrenceMixer::projections_backward(const LayerContext& context, const Backward& args, const Scratch& s) const {
+  const Device& device = context.device;
+  // The last columns belong to no projection, and other layers' mixers use the same memory.
+  if (zeros_.exists()) {
+    const TensorView unused = columns(s.d_projected, used_, projected_ - used_);
+    copy_rows(device, {repeated(zeros_.in(context.weights.constants), unused), unused});
+  }
+  const ConstTensorView w = projections_.matrix_in(context.weights);
+  linear_backward(device, {.x = args.in, .w = w, .dy = s.d_projected, .dx = {}, .dw = projections_.in(args.gradients)});
+  linear_backward(device, {.x = args.in, .w = w, .dy = s.d_projected, .dx = args.in, .dw = {}});
 }
 
 }  // namespace qdelta

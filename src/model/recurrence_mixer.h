@@ -1,43 +1,109 @@
-// The mixer of the delta rules: q, k, v through a short causal convolution with silu; the gates; the recurrence over
-// L2-normalised q and k; an RMS norm per head, gated by silu of one more projection; the output projection.
+// The mixer of the delta rules, h the input of a token:
+//
+//   q, k, v = silu(conv(q_proj(h))), ...         causal, per channel
+//   g, beta, lambda                              from projections of h (kernels/layers.h), or fixed, as the rule says
+//   o   = recurrence(q, k, v, g, beta, lambda)   over L2-normalised q and k (kernels/recurrence.h)
+//   out = o_proj( norm(o) . silu(g_proj(h)) )    an RMS norm per head
 #pragma once
 
 #include "kernels/layers.h"
 #include "kernels/recurrence.h"
-#include "model/block_memory.h"
+#include "model/config.h"
+#include "model/mixer.h"
+#include "model/mixer_types.h"
 
 namespace qdelta {
 
-class RecurrenceMixer {
- public:
-  RecurrenceMixer(const ModelConfig& config, const BlockLayout& layout) : config_(config), layout_(layout) {}
+[[nodiscard]] std::unique_ptr<Mixer> make_recurrence_mixer(const MixerType& type,
+                                                           std::shared_ptr<const ModelConfig> config);
 
-  // out = a.x + what the mixer makes of a.projected.
-  void forward(const Device& device, const Weights& weights, const Batch& batch, const BlockActivations& a,
-               const BlockScratch& s, const BlockState& state, const TensorView& out) const;
-  // Leaves the gradient of a.projected in s.d_projected; adds to those of the parameters behind the projections.
-  void backward(const Device& device, const Weights& weights, std::span<float> gradients, const Batch& batch,
-                const BlockActivations& a, BlockScratch& s, const ConstTensorView& d_out) const;
-  // Bytes of BlockScratch::workspace that forward and, if asked, backward need for this batch.
-  [[nodiscard]] std::size_t workspace(const Device& device, const Batch& batch, const BlockActivations& a,
-                                      const BlockScratch& s, const BlockState& state, bool backward) const;
+// [N, width] of the device's type of activations, where nothing else is said.
+struct RecurrenceActivations : MixerActivations {
+  TensorView projected;        // all projections of the input, side by side
+  TensorView qkv;              // after the convolution
+  TensorView g, beta, lambda;  // [N, HV] f32; whatever where the rule does not read one
+  TensorView chunk_states;     // [chunks, HV, K, V]; missing outside of training
+  std::span<std::byte> saved;  // by the recurrence for its backward, likewise
+  TensorView o;                // of the recurrence
+};
+
+struct RecurrenceScratch : MixerScratch {
+  TensorView head_out;  // the gated norm's output; in the backward its gradient, too
+  TensorView d_o;       // these in training only
+  TensorView d_projected, d_qkv;
+  TensorView dg, dbeta, dlambda;
+  TensorView d_ones;  // of the convolution that stands in where the model has none
+};
+
+struct BlockActivations;
+// What the recurrence of a layer has computed; null where the layer's mixer is another.
+[[nodiscard]] const RecurrenceActivations* recurrence_activations(const BlockActivations& activations);
+
+class RecurrenceMixer final : public Mixer {
+ public:
+  RecurrenceMixer(Rule rule, std::shared_ptr<const ModelConfig> config);
+
+  void check() const override;
+  [[nodiscard]] double approximate_parameters() const override;
+  [[nodiscard]] MixerDescription description() const override;
+  [[nodiscard]] double forward_flop() const override;
+  [[nodiscard]] double backward_flop() const override;
+  [[nodiscard]] std::vector<StateTensor> state_tensors() const override;
+  void place(const std::string& prefix, ParameterPlacer& placer) override;
+  [[nodiscard]] std::unique_ptr<MixerActivations> plan_activations(const Device& device, const BatchShape& shape,
+                                                                   BumpAllocator& memory) const override;
+  [[nodiscard]] std::unique_ptr<MixerScratch> plan_scratch(const Device& device, const BatchShape& shape,
+                                                           BumpAllocator& memory) const override;
+  [[nodiscard]] std::size_t workspace_bytes(const LayerContext& context, const MixerActivations& activations,
+                                            const MixerScratch& scratch, const MixerState& state,
+                                            bool backward) const override;
+  void forward(const LayerContext& context, const Forward& args, MixerActivations& activations, MixerScratch& scratch,
+               const MixerState& state) const override;
+  void backward(const LayerContext& context, const Backward& args, const MixerActivations& activations,
+                MixerScratch& scratch) const override;
 
  private:
-  [[nodiscard]] RecurrenceInputs inputs(const Batch& batch, const BlockActivations& a) const;
-  [[nodiscard]] RecurrenceForward forward_args(const Device& device, const Batch& batch, const BlockActivations& a,
-                                               const TensorView& states) const;
-  [[nodiscard]] RecurrenceStep step_args(const Device& device, const BlockActivations& a,
-                                         const BlockState& state) const;
-  [[nodiscard]] RecurrenceBackward backward_args(const Device& device, const Batch& batch, const BlockActivations& a,
-                                                 const BlockScratch& s) const;
-  [[nodiscard]] GatesForward gates(const Weights& weights, const BlockActivations& a) const;
-  void fill_fixed_gates(const Device& device, const BlockActivations& a, const BlockScratch& s) const;
-  // o from q, k, v and the gates: in place on the pool of states where every sequence has one token.
-  void run_recurrence(const Device& device, const Batch& batch, const BlockActivations& a, const BlockScratch& s,
-                      const BlockState& state) const;
+  using Activations = RecurrenceActivations;
+  using Scratch = RecurrenceScratch;
+  static constexpr std::size_t kConvPool = 0, kRecurrentPool = 1;  // the order of state_tensors()
 
-  const ModelConfig& config_;
-  const BlockLayout& layout_;
+  [[nodiscard]] std::int64_t channels() const { return 2 * config_->key_width() + config_->value_width(); }
+  [[nodiscard]] bool learns_decay() const { return config_->use_decay && traits_.learns_decay; }
+  [[nodiscard]] bool learns_lambda() const { return traits_.reads_lambda && !config_->fixed_lambda; }
+  void place_projections(const std::string& prefix, ParameterPlacer& placer);
+  void place_constants(ParameterPlacer& placer);
+
+  [[nodiscard]] RecurrenceInputs inputs(const Batch& batch, const Activations& a) const;
+  [[nodiscard]] RecurrenceForward forward_args(const LayerContext& context, const Activations& a,
+                                               const TensorView& states) const;
+  [[nodiscard]] RecurrenceStep step_args(const LayerContext& context, const Activations& a,
+                                         const MixerState& state) const;
+  [[nodiscard]] RecurrenceBackward backward_args(const LayerContext& context, const Activations& a,
+                                                 const Scratch& s) const;
+  [[nodiscard]] GatesForward gates(const Weights& weights, const Activations& a) const;
+  [[nodiscard]] ConstTensorView conv_weight(const Weights& weights) const;
+  void fill_fixed_gates(const LayerContext& context, const Activations& a) const;
+  // o from q, k, v and the gates: in place on the pool of states where every sequence has one token.
+  void run_recurrence(const LayerContext& context, const Activations& a, const MixerState& state) const;
+  void gates_and_conv_backward(const LayerContext& context, std::span<float> gradients, const Activations& a,
+                               const Scratch& s) const;
+  void projections_backward(const LayerContext& context, const Backward& args, const Scratch& s) const;
+
+  Rule rule_;
+  const RuleTraits& traits_;
+  std::shared_ptr<const ModelConfig> config_;
+
+  // The projections of a token, side by side: q, k, v, then the output gate, then the gates a, b, lambda.
+  Slot projections_;                                                    // [projected_, hidden]
+  std::int64_t gate_at_ = -1, a_at_ = -1, b_at_ = -1, lambda_at_ = -1;  // columns; -1: none
+  std::int64_t used_ = 0;                                               // columns
+  std::int64_t projected_ = 0;  // rounded up: products of odd widths are slow. The rest of the rows is zero
+  Slot conv_;                   // [q, k and v channels, conv_size]
+  Slot A_log_, dt_bias_, lambda_bias_;
+  Slot out_norm_, out_;
+  // Constants: weights of a convolution of width one where the model has none, gates that no parameter makes
+  // ([1, HV]), and zeros for the columns of d_projected that belong to no projection.
+  Slot ones_, fixed_g_, fixed_lambda_, zeros_;
 };
 
 }  // namespace qdelta

@@ -6,11 +6,14 @@
 //   o <- scale q^T S
 //
 // A rule maps a token's gates (g, beta, lambda) and k.k to (log_decay, erase, mix, write), and has its own backward.
-// To add one: write its struct, and put it at the end of RuleTable and of the enum. Nothing else changes.
+// Its traits say which gates a model with it has, and where they come from. To add one: write its struct, and put it at
+// the end of RuleTable and of the enum. Nothing else changes.
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <tuple>
@@ -45,15 +48,24 @@ struct RuleTraits {
   std::string_view name;     // as in files and on the command line
   std::string_view title;    // as in the paper
   std::string_view formula;  // of the state, for people: S is V x K there
-  bool erases;               // false: erase is zero for every input, so kernels may skip the correction
-  bool reads_beta;
-  bool reads_lambda;
+  bool erases = false;       // false: erase is zero for every input, so kernels may skip the correction
+  bool reads_beta = false;
+  bool reads_lambda = false;
+
+  // Where a model takes the gates from. Beta and lambda are learned projections of the token where the rule reads them.
+  bool learns_decay = false;  // g = -exp(A_log) step, step = softplus(a + dt_bias); false: g is fixed
+  bool beta_is_step = false;  // beta is the step of the decay, which the rule then cannot do without
+  double (*fixed_log_decay)(std::int64_t head) = nullptr;  // null: g = 0 where no decay is learned
+
+  [[nodiscard]] constexpr bool learns_beta() const { return reads_beta && !beta_is_step; }
+  // Whether the rule makes sense with its learned decay switched off.
+  [[nodiscard]] constexpr bool decay_is_optional() const { return learns_decay && !beta_is_step; }
 };
 
 namespace rules {
 
 struct Linear {
-  static constexpr RuleTraits traits{"linear", "Linear attention", "S = S + v k^T", false, false, false};
+  static constexpr RuleTraits traits{.name = "linear", .title = "Linear attention", .formula = "S = S + v k^T"};
   template <class T>
   QDELTA_HOST_DEVICE static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return {in.g, T(0), T(0), T(1)};
@@ -64,9 +76,16 @@ struct Linear {
   }
 };
 
-// The model calls it with a fixed g = log(1 - 2^(-5-h)) per head.
+inline double retnet_log_decay(std::int64_t head) { return std::log1p(-std::exp2(-5.0 - static_cast<double>(head))); }
+
+// The decay of each head is fixed: gamma = 1 - 2^(-5-h).
 struct RetNet {
-  static constexpr RuleTraits traits{"retnet", "RetNet", "S = gamma S + v k^T", false, false, false};
+  static constexpr RuleTraits traits{
+      .name = "retnet",
+      .title = "RetNet",
+      .formula = "S = gamma S + v k^T",
+      .fixed_log_decay = retnet_log_decay,
+  };
   template <class T>
   QDELTA_HOST_DEVICE static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return Linear::forward(in);
@@ -77,9 +96,16 @@ struct RetNet {
   }
 };
 
-// beta is the step size dt, and the model calls it with g = -A dt.
+// beta is the step size dt, and g = -A dt.
 struct Mamba2 {
-  static constexpr RuleTraits traits{"mamba2", "Mamba2", "S = exp(-A dt) S + dt v k^T", false, true, false};
+  static constexpr RuleTraits traits{
+      .name = "mamba2",
+      .title = "Mamba2",
+      .formula = "S = exp(-A dt) S + dt v k^T",
+      .reads_beta = true,
+      .learns_decay = true,
+      .beta_is_step = true,
+  };
   template <class T>
   QDELTA_HOST_DEVICE static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return {in.g, T(0), T(0), in.beta};
@@ -92,8 +118,13 @@ struct Mamba2 {
 
 // erase = write = e = beta / (1 + beta k.k), the implicit (closed-form) online update.
 struct Longhorn {
-  static constexpr RuleTraits traits{"longhorn", "Longhorn", "S = S (I - e k k^T) + e v k^T, e = beta / (1 + beta k.k)",
-                                     true,       true,       false};
+  static constexpr RuleTraits traits{
+      .name = "longhorn",
+      .title = "Longhorn",
+      .formula = "S = S (I - e k k^T) + e v k^T, e = beta / (1 + beta k.k)",
+      .erases = true,
+      .reads_beta = true,
+  };
   template <class T>
   QDELTA_HOST_DEVICE static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     const T e = in.beta / (T(1) + in.beta * in.k_dot_k);
@@ -109,7 +140,13 @@ struct Longhorn {
 };
 
 struct Delta {
-  static constexpr RuleTraits traits{"delta", "DeltaNet", "S = S (I - beta k k^T) + beta v k^T", true, true, false};
+  static constexpr RuleTraits traits{
+      .name = "delta",
+      .title = "DeltaNet",
+      .formula = "S = S (I - beta k k^T) + beta v k^T",
+      .erases = true,
+      .reads_beta = true,
+  };
   template <class T>
   QDELTA_HOST_DEVICE static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return {in.g, in.beta, T(0), in.beta};
@@ -123,7 +160,13 @@ struct Delta {
 // DeltaNet with a learned decay; the operator always applies g, so the arithmetic is the same.
 struct GatedDelta {
   static constexpr RuleTraits traits{
-      "gated_delta", "Gated DeltaNet", "S = alpha S (I - beta k k^T) + beta v k^T", true, true, false};
+      .name = "gated_delta",
+      .title = "Gated DeltaNet",
+      .formula = "S = alpha S (I - beta k k^T) + beta v k^T",
+      .erases = true,
+      .reads_beta = true,
+      .learns_decay = true,
+  };
   template <class T>
   QDELTA_HOST_DEVICE static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return Delta::forward(in);
@@ -136,8 +179,15 @@ struct GatedDelta {
 
 // The state is corrected by the error of a mixed key-query prediction.
 struct QDelta {
-  static constexpr RuleTraits traits{"q_delta", "Q-Delta", "S = alpha S (I - beta (k + lambda q) k^T) + beta v k^T",
-                                     true,      true,      true};
+  static constexpr RuleTraits traits{
+      .name = "q_delta",
+      .title = "Q-Delta",
+      .formula = "S = alpha S (I - beta (k + lambda q) k^T) + beta v k^T",
+      .erases = true,
+      .reads_beta = true,
+      .reads_lambda = true,
+      .learns_decay = true,
+  };
   template <class T>
   QDELTA_HOST_DEVICE static RuleOutputs<T> forward(const RuleInputs<T>& in) {
     return {in.g, in.beta, in.lambda, in.beta};

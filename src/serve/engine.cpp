@@ -68,7 +68,7 @@ bool Engine::idle() const {
 }
 
 void Engine::run() {
-  use_in_this_thread(states_.device);
+  use_in_this_thread(states_.device());
   while (true) {
     for (std::size_t slot = 0; slot < rows_.size(); ++slot) {
       if (rows_[slot] == nullptr || (!rows_[slot]->done() && !rows_[slot]->job().abandoned())) continue;

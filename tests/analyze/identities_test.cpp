@@ -72,7 +72,7 @@ TEST(Identities, AnotherOutputIsNoticed) {
 
 ModelConfig small_model(Rule rule) {
   ModelConfig config;
-  config.rule = rule;
+  config.choose_mixer(traits_of(rule).name);
   config.vocab_size = 40;
   config.hidden_size = 32;
   config.num_hidden_layers = 2;
@@ -136,6 +136,33 @@ TEST_P(EachRule, IdentitiesHoldOnATrainedModel) {
       EXPECT_LT(head.differences().at("model_output").relative(), 1e-5);
     }
   }
+}
+
+// Of layers that differ only those with a recurrence can be looked at, and only those of one rule together.
+TEST(Probe, OfLayersThatDiffer) {
+  ModelConfig config = small_model(Rule::q_delta);
+  config.num_hidden_layers = 4;
+  config.choose_mixer("q_delta,mamba,gated_delta,q_delta");
+  LanguageModel model(config);
+  initialise(model.layout(), 1, model.parameters());
+  const auto probed = [&](const std::vector<std::int64_t>& layers) {
+    return probe(model, {1}, {random_tokens(70, 3)}, layers, false, [](std::int64_t) {});
+  };
+  for (const std::vector<std::int64_t>& layers : {std::vector<std::int64_t>{0, 3}, {2}}) {
+    for (const LayerTrace& trace : probed(layers)) {
+      EXPECT_EQ(trace.rule, trace.layer == 2 ? Rule::gated_delta : Rule::q_delta);
+      EXPECT_EQ(trace.lambda[5] == 0, trace.layer == 2);
+      for (const HeadIdentities& head : identities_of(trace)) {
+        EXPECT_LT(head.differences().at("model_output").relative(), 1e-5);
+      }
+    }
+  }
+  qdelta::testing::expect_error(Status::invalid_argument, {"layer 1: Mamba has no keys and queries"}, [&] {
+    return probed({0, 1});
+  });
+  qdelta::testing::expect_error(Status::invalid_argument, {"layer 0 is Q-Delta, layer 2 is Gated DeltaNet"}, [&] {
+    return probed({0, 2});
+  });
 }
 
 TEST(Probe, StopsWhenToldTo) {

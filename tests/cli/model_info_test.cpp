@@ -63,6 +63,28 @@ TEST(ModelInfo, OfMamba) {
   }
 }
 
+TEST(ModelInfo, OfLayersThatDiffer) {
+  const TemporaryFolder folder;
+  ModelConfig config;
+  config.num_hidden_layers = 3;
+  config.choose_mixer("q_delta,mamba,gated_delta");
+  write_file(folder.file("config.json"), config_to_json(config).dump());
+  const nlohmann::json json = info_of(folder.path());
+  EXPECT_EQ(json.at("rule"), "q_delta,mamba,gated_delta");
+  EXPECT_EQ(json.at("layer_types"), (nlohmann::json{"q_delta", "mamba", "gated_delta"}));
+  EXPECT_EQ(json.at("value_heads"), 6);
+  EXPECT_EQ(json.at("inner_width"), 2048);
+  const ParameterLayout layout(config);
+  EXPECT_EQ(json.at("parameters").at("blocks"), layout.block_parameters);
+  EXPECT_EQ(layout.block_parameters[0] - layout.block_parameters[2], 6 * 1024 + 1);  // lamb_proj and lamb_bias
+  EXPECT_EQ(json.at("state_bytes"), ModelStates(config, 1).bytes());
+  const RunResult people = run_qdelta({"info", "--model", folder.path()});
+  for (const char* piece : {"Q-Delta + Mamba + Gated DeltaNet (q_delta,mamba,gated_delta)",
+                            "Layer types     q_delta, mamba, gated_delta", "6, keys of 128", "2048 of 16 states"}) {
+    EXPECT_TRUE(contains(people.out, piece)) << piece << " in " << people.out;
+  }
+}
+
 // Every number is the engine's own.
 TEST(ModelInfo, MemoryIsWhatTheEngineTakes) {
   const TemporaryFolder folder;

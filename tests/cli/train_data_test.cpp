@@ -5,6 +5,7 @@
 #include "compressed.h"
 #include "data/shards.h"
 #include "data/tokenizer.h"
+#include "mixers.h"
 #include "model/checkpoint.h"
 #include "training_testing.h"
 
@@ -255,8 +256,7 @@ TEST_F(TrainData, ATargetAccuracyStopsEarly) {
 
 TEST_F(TrainData, EveryMixerTrains) {
   const std::string text = written("a.txt", sample_text(4000));
-  for (const std::string_view mixer : mixer_names()) {
-    const std::string name(mixer);
+  for (const std::string& name : all_mixers()) {
     static_cast<void>(run_well(command(name, {"--text", text, "--rule", name, "--lr", "1e-2"}, "20")));
     EXPECT_LT(log(name).back().loss, log(name).front().loss - 0.3) << name;
   }

@@ -8,16 +8,18 @@
 
 #include "data/byte_tokenizer.h"
 #include "infer/generator.h"
+#include "mixers.h"
 #include "model/language_model.h"
+#include "rule/rule.h"
 
 namespace qdelta::testing {
 
 inline ModelConfig speaking_config(std::string_view mixer = "q_delta") {
   ModelConfig config;
-  config.choose_mixer(mixer);
   config.vocab_size = 258;
   config.hidden_size = 32;
-  config.num_hidden_layers = 2;
+  config.num_hidden_layers = layers_for(mixer);
+  config.choose_mixer(mixer);
   config.num_heads = 2;
   config.head_dim = 8;
   config.expand_v = 2;

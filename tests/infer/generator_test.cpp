@@ -121,7 +121,7 @@ TEST_P(Generating, GoesOnWhereItStopped) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixers, Generating,
-                         ::testing::ValuesIn(quick() ? std::vector<std::string>{"q_delta", "mamba"} : all_mixers()),
+                         ::testing::ValuesIn(quick() ? std::vector<std::string>{"q_delta", "mamba", kHybrid} : all_mixers()),
                          mixer_test_name);
 
 class Ending : public ::testing::Test {

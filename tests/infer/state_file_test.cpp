@@ -47,6 +47,21 @@ TEST_F(StateFile, ComesBackAsItWas) {
   EXPECT_TRUE(saved(loaded, 1) == empty);  // the places beside it stay empty
 }
 
+// Every layer's mixer says what its part of a state is.
+TEST_F(StateFile, OfLayersThatDiffer) {
+  const auto hybrid = speaking_model(speaking_config(kHybrid));
+  const std::string path = folder_.file("hybrid");
+  save_state(path, *hybrid, ModelStates(hybrid->config(), 1), 0, {});
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  EXPECT_EQ(file.names().size(), 6U);
+  for (const char* layer : {"0", "2"}) {
+    EXPECT_EQ(file.view(std::string("conv.") + layer).shape, Shape({1, 3, 64}));
+    EXPECT_EQ(file.view(std::string("recurrent.") + layer).shape, Shape({1, 2, 8, 16}));
+  }
+  EXPECT_EQ(file.view("conv.1").shape, Shape({1, 3, 64}));
+  EXPECT_EQ(file.view("recurrent.1").shape, Shape({1, 16, 64}));
+}
+
 TEST_F(StateFile, WithoutAPendingToken) {
   save_state(path_, *model_, states_, 0, {});
   const SavedState info = load(*model_);

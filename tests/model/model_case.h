@@ -6,16 +6,18 @@
 #include <vector>
 
 #include "core/random.h"
+#include "mixers.h"
 #include "model/language_model.h"
+#include "rule/rule.h"
 
 namespace qdelta::testing {
 
 inline ModelConfig small_config(std::string_view mixer) {
   ModelConfig config;
-  config.choose_mixer(mixer);
   config.vocab_size = 31;
   config.hidden_size = 24;
-  config.num_hidden_layers = 2;
+  config.num_hidden_layers = layers_for(mixer);
+  config.choose_mixer(mixer);
   config.num_heads = 2;
   config.head_dim = 8;
   config.expand_v = 2;

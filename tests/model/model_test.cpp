@@ -154,9 +154,9 @@ TEST_P(EveryMixer, StateCarriesAPrefixExactly) {
         << "after " << at << " tokens";
   }
   // Its neighbours were left alone.
-  for (const DeviceTensor& pool : states.recurrent) {
-    const auto* values = reinterpret_cast<const float*>(pool.view().data);
-    const std::int64_t size = pool.shape().elements() / 3;
+  for (const ModelStates::Pool& pool : states.pools()) {
+    const auto* values = reinterpret_cast<const float*>(pool.tensor.view().data);
+    const std::int64_t size = pool.tensor.shape().elements() / 3;
     for (std::int64_t i = 0; i < size; ++i) ASSERT_EQ(values[i], 0.0F);
     for (std::int64_t i = 2 * size; i < 3 * size; ++i) ASSERT_EQ(values[i], 0.0F);
   }
@@ -244,13 +244,13 @@ TEST(Model, PublishedSizesCountTheirParameters) {
   ModelConfig config;
   config.lamb_bias = 0.8;
   EXPECT_EQ(ParameterLayout(config).parameters(), 380'017'148);
-  config.rule = Rule::gated_delta;
+  config.choose_mixer("gated_delta");
   EXPECT_EQ(ParameterLayout(config).parameters(), 379'888'124);
-  config.rule = Rule::q_delta;
+  config.choose_mixer("q_delta");
   config.hidden_size = 2048;
   config.head_dim = 256;
   EXPECT_EQ(ParameterLayout(config).parameters(), 1'387'606'780);
-  config.rule = Rule::gated_delta;
+  config.choose_mixer("gated_delta");
   EXPECT_EQ(ParameterLayout(config).parameters(), 1'387'348'732);
 }
 
@@ -279,21 +279,24 @@ TEST(Model, MambaHasAboutAsManyParametersAsTheOthers) {
 TEST(Model, MambaStartsAsInThePaper) {
   LanguageModel model(small_config("mamba"));
   initialise(model.layout(), 3, model.parameters());
-  const BlockLayout& block = model.layout().blocks[1];
-  const auto values = [&](const Slot& slot) {
-    return model.parameters().subspan(static_cast<std::size_t>(slot.offset),
-                                      static_cast<std::size_t>(slot.shape.elements()));
+  const auto values = [&](const std::string& name) {
+    for (const NamedSlot& tensor : model.layout().tensors) {
+      if (tensor.name != "model.layers.1.mixer." + name) continue;
+      return model.parameters().subspan(static_cast<std::size_t>(tensor.slot.offset),
+                                        static_cast<std::size_t>(tensor.slot.shape.elements()));
+    }
+    throw std::out_of_range(name);
   };
   for (std::size_t i = 0; i < 48 * 16; ++i) {
-    EXPECT_FLOAT_EQ(std::exp(values(block.A_log)[i]), static_cast<float>(i % 16 + 1));
+    EXPECT_FLOAT_EQ(std::exp(values("A_log")[i]), static_cast<float>(i % 16 + 1));
   }
-  for (const float value : values(block.skip)) EXPECT_EQ(value, 1.0F);
-  for (const float value : values(block.dt_bias)) {
+  for (const float value : values("D")) EXPECT_EQ(value, 1.0F);
+  for (const float value : values("dt_proj.bias")) {
     const double dt = std::log1p(std::exp(double{value}));
     EXPECT_GT(dt, 0.00099);
     EXPECT_LT(dt, 0.1001);
   }
-  for (const float value : values(block.dt)) EXPECT_LE(std::abs(value), 1 / std::sqrt(2.0F));  // dt_rank is 2
+  for (const float value : values("dt_proj.weight")) EXPECT_LE(std::abs(value), 1 / std::sqrt(2.0F));  // dt_rank is 2
 }
 
 TEST(Checkpoint, MambaWithoutMlpHasThePublishedNames) {
@@ -329,12 +332,86 @@ TEST(Config, APublishedMambaIsRead) {
       R"({"model_type": "mamba", "vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 24, "state_size": 16,
           "expand": 2, "conv_kernel": 4, "intermediate_size": 1536, "time_step_rank": 48, "layer_norm_epsilon": 1e-05,
           "use_bias": false, "use_conv_bias": true, "hidden_act": "silu"})"));
-  EXPECT_EQ(config.mixer, Mixer::mamba);
+  EXPECT_EQ(config.mixer, "mamba");
   EXPECT_FALSE(config.use_mlp);
   EXPECT_TRUE(config.tie_word_embeddings);
   EXPECT_EQ(config.inner_width(), 1536);
   EXPECT_EQ(config.norm_eps, 1e-5);
   EXPECT_EQ(ParameterLayout(config).parameters(), 129'135'360);  // as published: mamba-130m
+}
+
+// Each layer has the tensors of its own mixer, and a part of the state of its own shape.
+TEST(LayerTypes, EveryLayerIsWhatTheConfigSays) {
+  const ModelConfig config = small_config(testing::kHybrid);
+  const ParameterLayout layout(config);
+  const auto has = [&](const std::string& name) {
+    return std::any_of(layout.tensors.begin(), layout.tensors.end(),
+                       [&](const NamedSlot& tensor) { return tensor.name == name; });
+  };
+  EXPECT_TRUE(has("model.layers.0.attn.lamb_proj.weight"));
+  EXPECT_FALSE(has("model.layers.0.mixer.in_proj.weight"));
+  EXPECT_TRUE(has("model.layers.1.mixer.in_proj.weight"));
+  EXPECT_FALSE(has("model.layers.1.attn.q_proj.weight"));
+  EXPECT_TRUE(has("model.layers.2.attn.q_proj.weight"));
+  EXPECT_FALSE(has("model.layers.2.attn.lamb_proj.weight"));
+  const ModelStates states(config, 4);
+  const std::vector<std::pair<std::string, Shape>> expected{{"conv.0", {4, 3, 64}}, {"recurrent.0", {4, 2, 8, 16}},
+                                                            {"conv.1", {4, 3, 48}}, {"recurrent.1", {4, 16, 48}},
+                                                            {"conv.2", {4, 3, 64}}, {"recurrent.2", {4, 2, 8, 16}}};
+  ASSERT_EQ(states.pools().size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(states.pools()[i].name, expected[i].first);
+    EXPECT_EQ(states.pools()[i].tensor.shape(), expected[i].second) << expected[i].first;
+  }
+  EXPECT_EQ(states.layer(1).size(), 2U);
+  EXPECT_EQ(states.layer(1)[1].data, states.pools()[3].tensor.view().data);
+}
+
+TEST(LayerTypes, APatternIsRepeatedOverTheLayers) {
+  ModelConfig config = small_config(Rule::q_delta);
+  config.num_hidden_layers = 5;
+  config.choose_mixer("gated_delta,gated_delta,mamba");
+  EXPECT_EQ(config.layer_types,
+            (std::vector<std::string>{"gated_delta", "gated_delta", "mamba", "gated_delta", "gated_delta"}));
+  EXPECT_EQ(config.mixer_name(), "gated_delta,gated_delta,mamba");
+  EXPECT_EQ(config.mixer_title(), "Gated DeltaNet + Mamba");
+  EXPECT_FALSE(config.has_lambda());
+  EXPECT_EQ(config_to_json(config_from_json(config_to_json(config))).at("layer_types"), config.layer_types);
+  // Layers that are all alike are said as ever.
+  config.choose_mixer("mamba,mamba");
+  EXPECT_TRUE(config.layer_types.empty());
+  EXPECT_EQ(config.mixer_name(), "mamba");
+  EXPECT_FALSE(config_to_json(config).contains("layer_types"));
+  EXPECT_THROW(config.choose_mixer("q_delta,,mamba"), Error);
+  EXPECT_THROW(config.choose_mixer("q_delta,mamba,q_delta,mamba,q_delta,mamba"), Error);
+}
+
+TEST(LayerTypes, NonsenseIsNamed) {
+  const auto message_of = [](const nlohmann::json& types, const char* key = "bos_token_id",
+                             const nlohmann::json& value = 1) -> std::string {
+    nlohmann::json json = nlohmann::json::parse(config_to_json(small_config(Rule::q_delta)).dump());
+    json["layer_types"] = types;
+    json[key] = value;
+    try {
+      (void)config_from_json(json);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message_of({"q_delta", "mamba"}), "");
+  EXPECT_EQ(message_of(nullptr), "");
+  EXPECT_EQ(message_of(nullptr, "rule", "mamba"), "");
+  EXPECT_NE(message_of({"q_delta"}).find("1 layers, but num_hidden_layers is 2"), std::string::npos);
+  EXPECT_NE(message_of(nlohmann::json::array()).find("0 layers"), std::string::npos);
+  EXPECT_NE(message_of({"q_delta", "attention"}).find("'attention'; there are"), std::string::npos);
+  EXPECT_NE(message_of({"q_delta", 3}).find("layer_types' holds 3"), std::string::npos);
+  EXPECT_NE(message_of("q_delta").find("layer_types' is \"q_delta\""), std::string::npos);
+  EXPECT_NE(message_of({"q_delta", "mamba"}, "rule", "mamba").find("exclude each other"), std::string::npos);
+  // What one layer's mixer cannot do, the model cannot.
+  EXPECT_NE(message_of({"q_delta", "mamba"}, "use_gate", false).find("use_gate"), std::string::npos);
+  EXPECT_NE(message_of({"q_delta", "mamba2"}, "use_decay", false).find("mamba2 needs its decay"), std::string::npos);
+  EXPECT_EQ(message_of({"q_delta", "gated_delta"}, "use_gate", false), "");
 }
 
 TEST(Checkpoint, EveryProblemIsNamedInOneError) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <complex>
 #include <set>
 #include <string>
@@ -55,6 +56,29 @@ TEST(RuleTable, IsInTheOrderOfTheEnum) {
 
 TEST(RuleTable, UnknownNamesHaveNoRule) {
   for (const char* name : {"", "q_delt", "q_delta ", "Q_DELTA", "gated"}) EXPECT_EQ(rule_from_name(name), std::nullopt);
+}
+
+// Where a model takes the gates of each rule from.
+TEST(RuleTable, GatesOfEachRule) {
+  const auto gates_of = [](Rule rule) {
+    const RuleTraits& traits = traits_of(rule);
+    std::string text;
+    if (traits.learns_decay) text += traits.decay_is_optional() ? "decay? " : "decay ";
+    if (traits.fixed_log_decay != nullptr) text += "fixed ";
+    if (traits.beta_is_step) text += "step ";
+    if (traits.learns_beta()) text += "beta ";
+    if (traits.reads_lambda) text += "lambda ";
+    return text;
+  };
+  EXPECT_EQ(gates_of(Rule::linear), "");
+  EXPECT_EQ(gates_of(Rule::retnet), "fixed ");
+  EXPECT_EQ(gates_of(Rule::mamba2), "decay step ");
+  EXPECT_EQ(gates_of(Rule::longhorn), "beta ");
+  EXPECT_EQ(gates_of(Rule::delta), "beta ");
+  EXPECT_EQ(gates_of(Rule::gated_delta), "decay? beta ");
+  EXPECT_EQ(gates_of(Rule::q_delta), "decay? beta lambda ");
+  EXPECT_DOUBLE_EQ(traits_of(Rule::retnet).fixed_log_decay(0), std::log(1.0 - 1.0 / 32));
+  EXPECT_DOUBLE_EQ(traits_of(Rule::retnet).fixed_log_decay(3), std::log(1.0 - 1.0 / 256));
 }
 
 class EachRule : public ::testing::TestWithParam<Rule> {};

@@ -85,15 +85,19 @@ TEST_F(Completions, AGreedyTokenIsSeenAsOne) {
   EXPECT_EQ(answer["usage"]["completion_tokens"], 0);
 }
 
-TEST_F(Completions, TheTextOfQdeltaGenerate) {
+void expect_text_of_generate(const Serving& serving) {
   ByteTokenizer tokenizer;
-  Generator generator(serving_.model(), tokenizer, Device{});
-  ModelStates states(serving_.model().config(), 1);
+  Generator generator(serving.model(), tokenizer, Device{});
+  ModelStates states(serving.model().config(), 1);
   std::vector<std::int32_t> prompt = bytes_of("The river");
   prompt.insert(prompt.begin(), 256);
   const std::vector<Generated> expected = generator.generate({prompt}, greedy(40), states, {0});
-  EXPECT_EQ(serving_.text({{"prompt", "The river"}, {"temperature", 0}, {"max_tokens", 40}}), expected[0].text);
+  EXPECT_EQ(serving.text({{"prompt", "The river"}, {"temperature", 0}, {"max_tokens", 40}}), expected[0].text);
 }
+
+TEST_F(Completions, TheTextOfQdeltaGenerate) { expect_text_of_generate(serving_); }
+
+TEST(CompletionsOfLayersThatDiffer, TheTextOfQdeltaGenerate) { expect_text_of_generate(Serving({}, kHybrid)); }
 
 json request_of(const std::string& prompt, int seed) {
   return {{"prompt", prompt}, {"max_tokens", 30}, {"temperature", 1.3}, {"seed", seed}, {"logprobs", 2}};

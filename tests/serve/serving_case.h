@@ -21,7 +21,8 @@ namespace qdelta::testing {
 
 class Serving {
  public:
-  explicit Serving(serve::ServerOptions options = {}) : model_(speaking_model(speaking_config())) {
+  explicit Serving(serve::ServerOptions options = {}, std::string_view mixer = "q_delta")
+      : model_(speaking_model(speaking_config(mixer))) {
     options.port = 0;
     Device device;
     device.threads = 1;

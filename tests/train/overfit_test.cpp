@@ -30,10 +30,10 @@ class EveryMixer : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryMixer, LearnsABatchByHeart) {
   ModelConfig config;
-  config.choose_mixer(GetParam());
   config.vocab_size = 16;
   config.hidden_size = 48;
-  config.num_hidden_layers = 2;
+  config.num_hidden_layers = layers_for(GetParam());
+  config.choose_mixer(GetParam());
   config.num_heads = 2;
   config.head_dim = 16;
   config.expand_v = 1;

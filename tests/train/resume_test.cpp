@@ -65,6 +65,12 @@ TEST_F(Resume, GivesTheNumbersOfAnUndisturbedRun) { expect_exact({}); }
 
 TEST_F(Resume, OfMamba) { expect_exact({.mixer = "mamba"}); }
 
+TEST_F(Resume, OfLayersThatDiffer) { expect_exact({.mixer = kHybrid}); }
+
+TEST_F(Resume, OfLayersThatDifferWithRecomputation) {
+  expect_exact({.accumulate = 2, .recompute = true, .mixer = kHybrid});
+}
+
 TEST_F(Resume, WithGradientAccumulation) { expect_exact({.accumulate = 3}); }
 
 TEST_F(Resume, WithRecomputation) { expect_exact({.accumulate = 2, .recompute = true}); }

@@ -14,7 +14,9 @@
 #include "data/batches.h"
 #include "io/file_descriptor.h"
 #include "io/io_testing.h"
+#include "mixers.h"
 #include "model/language_model.h"
+#include "rule/rule.h"
 #include "run_numbers.h"
 #include "train/training_run.h"
 
@@ -24,10 +26,10 @@ inline constexpr std::int32_t kVocabulary = 40;
 
 inline ModelConfig tiny_config(std::string_view mixer = "q_delta") {
   ModelConfig config;
-  config.choose_mixer(mixer);
   config.vocab_size = kVocabulary;
   config.hidden_size = 32;
-  config.num_hidden_layers = 2;
+  config.num_hidden_layers = layers_for(mixer);
+  config.choose_mixer(mixer);
   config.num_heads = 2;
   config.head_dim = 8;
   config.expand_v = 2;

@@ -1,0 +1,34 @@
+// The tokens of a call, and what memory for them is planned for.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace qdelta {
+
+// N rows of all sequences together, sequence n being rows [offsets[n], offsets[n + 1]).
+struct Batch {
+  std::span<const std::int64_t> offsets;
+  std::span<const std::int64_t> device_offsets;  // the same, where kernels can read them
+
+  [[nodiscard]] std::int64_t rows() const { return offsets.back(); }
+  [[nodiscard]] std::int64_t sequences() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
+  // The length of every sequence; 0 where they differ.
+  [[nodiscard]] std::int64_t common_length() const {
+    const std::int64_t length = offsets[1] - offsets[0];
+    for (std::size_t n = 1; n + 1 < offsets.size(); ++n) {
+      if (offsets[n + 1] - offsets[n] != length) return 0;
+    }
+    return length;
+  }
+};
+
+// A batch whose memory is planned: where its sequences begin, and whether the forward saves for a backward.
+struct BatchShape {
+  std::span<const std::int64_t> offsets;
+  bool training = false;
+
+  [[nodiscard]] std::int64_t rows() const { return offsets.back(); }
+};
+
+}  // namespace qdelta

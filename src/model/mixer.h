@@ -1,0 +1,119 @@
+// What mixes the tokens of a layer: the interface of the recurrence (recurrence_mixer.h), of Mamba's scan
+// (mamba_mixer.h) and of any other. A mixer owns its parameters, its activations, its scratch memory and its part of
+// the recurrent state; the block around it, the model, state pools and files know only what is declared here.
+//
+// To add one: write its class in two files of its own, and enter its name in the table of mixer_types.cpp.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/memory.h"
+#include "kernels/device.h"
+#include "model/batch.h"
+#include "model/parameter_placer.h"
+
+namespace qdelta {
+
+struct ModelConfig;
+
+// What a mixer's forward saves for its backward, and memory that it shares with the mixers of other layers. Each mixer
+// derives its own from them.
+struct MixerActivations {
+  virtual ~MixerActivations() = default;
+};
+struct MixerScratch {
+  virtual ~MixerScratch() = default;
+};
+
+// One tensor of a mixer's part of the recurrent state; float32.
+struct StateTensor {
+  std::string_view name;  // unique within the mixer
+  Shape shape;            // of one sequence
+};
+
+// Where a mixer finds and leaves its part of the state, for inference.
+struct MixerState {
+  // Pools [P, ...] in the order of Mixer::state_tensors(). Empty: start from zeros, keep nothing.
+  std::span<const TensorView> pools;
+  std::span<const std::int64_t> slots;         // the state of each sequence
+  std::span<const std::int64_t> device_slots;  // the same, where kernels can read them
+
+  [[nodiscard]] explicit operator bool() const { return !pools.empty(); }
+};
+
+// What the layers of a call have in common.
+struct LayerContext {
+  const Device& device;
+  const Weights& weights;
+  const Batch& batch;
+  std::span<std::byte> workspace;  // of the ops; at least as large as workspace_bytes() says
+};
+
+// For people and for reports.
+struct MixerDescription {
+  std::string label, text;                                       // "Heads", "6, keys of 128, values of 256"
+  std::vector<std::pair<std::string_view, std::int64_t>> sizes;  // the same for machines
+  std::string summary;                                           // "6 heads of 128 x 256"
+  std::vector<std::pair<std::string_view, std::int64_t>> summary_sizes;
+};
+
+class Mixer {
+ public:
+  virtual ~Mixer() = default;
+
+  // Throws where the config asks for what this mixer cannot do.
+  virtual void check() const = 0;
+  // About how many parameters it has. In floating point: a config may ask for any amount.
+  [[nodiscard]] virtual double approximate_parameters() const = 0;
+  // Keys of config.json that only models with this mixer have.
+  virtual void write_config(nlohmann::ordered_json& /*json*/) const {}
+  [[nodiscard]] virtual MixerDescription description() const = 0;
+  // Floating-point operations per token beside the products with parameters.
+  [[nodiscard]] virtual double forward_flop() const = 0;
+  [[nodiscard]] virtual double backward_flop() const = 0;
+
+  // The tensors of a sequence's state.
+  [[nodiscard]] virtual std::vector<StateTensor> state_tensors() const = 0;
+
+  // Takes places for its parameters, whose names start with `prefix`. Once, before anything below.
+  virtual void place(const std::string& prefix, ParameterPlacer& placer) = 0;
+
+  // Memory for a batch. What is written at every call may lie in scratch memory; nothing lasts there beyond a call.
+  [[nodiscard]] virtual std::unique_ptr<MixerActivations> plan_activations(const Device& device,
+                                                                           const BatchShape& shape,
+                                                                           BumpAllocator& memory) const = 0;
+  [[nodiscard]] virtual std::unique_ptr<MixerScratch> plan_scratch(const Device& device, const BatchShape& shape,
+                                                                   BumpAllocator& memory) const = 0;
+  // Bytes of LayerContext::workspace that the forward and, if asked, the backward need.
+  [[nodiscard]] virtual std::size_t workspace_bytes(const LayerContext& context, const MixerActivations& activations,
+                                                    const MixerScratch& scratch, const MixerState& state,
+                                                    bool backward) const = 0;
+
+  // out = residual + mixer(in)
+  struct Forward {
+    ConstTensorView in;        // [N, hidden], of the type of activations
+    ConstTensorView residual;  // [N, hidden] f32
+    TensorView out;            // [N, hidden] f32; may be the residual
+  };
+  virtual void forward(const LayerContext& context, const Forward& args, MixerActivations& activations,
+                       MixerScratch& scratch, const MixerState& state) const = 0;
+
+  // Adds to the gradients of its parameters.
+  struct Backward {
+    TensorView in;               // as in the forward; replaced by its gradient
+    ConstTensorView d_out;       // [N, hidden], of the type of activations
+    std::span<float> gradients;  // the flat array
+  };
+  virtual void backward(const LayerContext& context, const Backward& args, const MixerActivations& activations,
+                        MixerScratch& scratch) const = 0;
+};
+
+}  // namespace qdelta
