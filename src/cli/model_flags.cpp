@@ -1,21 +1,23 @@
 #include "cli/model_flags.h"
 
 #include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
 
 #include "core/error.h"
+#include "model/mixer_types.h"
 
 namespace qdelta {
 
 void ModelFlags::add_to(CLI::App& command) {
   const std::string group = "Model";
-  const auto add = [&](const char* name, auto& value, const char* help) {
+  const auto add = [&](const char* name, auto& value, const std::string& help) {
     command.add_option(name, value, help)->group(group);
   };
   add("--model-config", file,
       "config.json (or its folder) to start from; without it a small model of 4 layers, width 256");
   add("--rule", rule,
-      "The token mixer: q_delta, gated_delta, delta, longhorn, mamba2, retnet, linear or mamba; several with commas "
-      "between are repeated over the layers");
+      fmt::format("The token mixer: {}; several with commas between are repeated over the layers",
+                  fmt::join(mixer_names(), ", ")));
   add("--vocab-size", vocab_size, "Default: the tokenizer's");
   add("--hidden-size", hidden_size, "Width of the model");
   add("--layers", layers, "Number of blocks");
