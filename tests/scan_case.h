@@ -156,7 +156,8 @@ inline ScanOutputs run_scan(const ScanCase& c, const Device& device) {
   ScanOutputs out(c);
   SelectiveScanForward forward{in.inputs(c.shape.offsets), out.y.view(), out.ht.view(), out.chunk_states.view()};
   AlignedBuffer space(selective_scan_workspace(device, forward.in, false));
-  selective_scan_forward(device, forward, {space.data(), space.size()});
+  Workspace forward_space({space.data(), space.size()});
+  selective_scan_forward(device, forward, forward_space);
   SelectiveScanBackward backward{in.inputs(c.shape.offsets),
                                  in.dy.view(),
                                  in.d_ht.view(),
@@ -172,7 +173,8 @@ inline ScanOutputs run_scan(const ScanCase& c, const Device& device) {
                                  out.dh0.view()};
   space = AlignedBuffer(selective_scan_workspace(device, backward.in, true));
   std::fill_n(space.data(), space.size(), std::byte{0xff});
-  selective_scan_backward(device, backward, {space.data(), space.size()});
+  Workspace backward_space({space.data(), space.size()});
+  selective_scan_backward(device, backward, backward_space);
   return out;
 }
 

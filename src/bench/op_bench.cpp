@@ -96,7 +96,6 @@ class Case {
     args.lambda = rows(in.lambda);
     args.states = pool;
     args.o = rows(o.view());
-    args.threads = device_.threads;
     return args;
   }
 
@@ -152,16 +151,11 @@ double relative_error(const Tensor& a, const Tensor& b) {
   return std::sqrt(difference / norm);
 }
 
-// Times ops of one device, with one scratch space for all of them.
+// Times ops of one device.
 class Stopwatch {
  public:
   explicit Stopwatch(const Device& device) : device_(device) {}
 
-  // Good until more is asked for.
-  std::span<std::byte> scratch(std::size_t bytes) {
-    scratch_.grow(device_, bytes);
-    return {scratch_.data(), scratch_.size()};
-  }
   // Seconds of `work`. On a GPU: its own time, as one of many in a graph, so that launches do not count.
   double seconds(const std::function<void()>& work, int min_calls = 5, double min_seconds = 0.3) const {
     if (device_.gpu == nullptr) return median_seconds(work, min_calls, min_seconds);
@@ -180,7 +174,6 @@ class Stopwatch {
 
  private:
   Device device_;
-  DeviceBuffer scratch_;
 };
 
 // What the forward should give: chunks on the CPU, with products in float32.
@@ -192,7 +185,7 @@ Tensor forward_in_float32(const Device& device, Case& data) {
   const Tensor beta = on_host(device, data.beta);
   const Tensor lambda = on_host(device, data.lambda);
   Tensor o(DType::f32, v.shape());
-  RecurrenceForward args = data.forward({Form::chunk, kDefaultChunk, device.threads, false});
+  RecurrenceForward args = data.forward({.form = Form::chunk, .chunk = kDefaultChunk, .bf16_products = false});
   args.in.q = q.view();
   args.in.k = k.view();
   args.in.v = v.view();
@@ -200,8 +193,9 @@ Tensor forward_in_float32(const Device& device, Case& data) {
   args.in.beta = beta.view();
   args.in.lambda = lambda.view();
   args.o = o.view();
-  AlignedBuffer scratch(recurrence_workspace(args));
-  recurrence_forward(args, {scratch.data(), scratch.size()});
+  const Device host{.threads = device.threads};
+  Workspace workspace(host);
+  recurrence_forward(host, args, workspace);
   return o;
 }
 
@@ -211,18 +205,18 @@ OpBenchRow bench_step(const OpBenchOptions& options, const HeadShape& s, Stopwat
   DeviceTensor pool(device, DType::f32, data.h0.shape());
   copy_on_device(device, pool.view().data, data.h0.view().data, pool.bytes());
   const RecurrenceStep step = data.step(pool.view());
-  recurrence_step(device, step, watch.scratch(recurrence_workspace(device, step)));
-  OpBenchRow row{"step", s.heads, s.K, s.V, 1, 0, 0, 0, 0, 0, 0};
-  RecurrenceForward forward = data.forward({Form::chunk, kDefaultChunk, device.threads, false});
+  Workspace workspace(device);
+  recurrence_step(device, step, workspace);
+  OpBenchRow row{.op = "step", .heads = s.heads, .K = s.K, .V = s.V, .tokens = 1};
+  RecurrenceForward forward = data.forward({.form = Form::chunk, .chunk = kDefaultChunk, .bf16_products = false});
   forward.in.h0 = data.h0.view();
   forward.ht = data.ht.view();
-  recurrence_forward(device, forward, watch.scratch(recurrence_workspace(device, forward)));
+  recurrence_forward(device, forward, workspace);
   row.error = relative_error(on_host(device, pool), on_host(device, data.ht));
 
   row.limit =
       device.gpu == nullptr ? update_bandwidth(pool.bytes(), device.threads) : read_bandwidth(device, pool.bytes());
-  const std::span<std::byte> space = watch.scratch(recurrence_workspace(device, step));
-  row.seconds = watch.seconds([&] { recurrence_step(device, step, space); }, 200, 0.2);
+  row.seconds = watch.seconds([&] { recurrence_step(device, step, workspace); }, 200, 0.2);
   row.us_per_token = row.seconds * 1e6 / static_cast<double>(options.batch);
   row.rate = 2.0 * static_cast<double>(pool.bytes()) / row.seconds;
   return row;
@@ -232,7 +226,8 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
                     const std::function<void(const OpBenchRow&)>& report) {
   const Device& device = watch.device();
   Case data(options, s, T);
-  const Execution run{Form::chunk, options.chunk, device.threads};
+  const Execution run{.chunk = options.chunk};
+  Workspace workspace(device);
   // Without a word the CPU's forward in float32 is the blocked recurrence.
   const bool blocked = device.gpu == nullptr && options.dtype == DType::f32;
   const int chunk = options.chunk > 0 ? options.chunk : kDefaultChunk;
@@ -248,11 +243,10 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
 
   const Tensor expected = forward_in_float32(device, data);
   RecurrenceForward forward = data.forward(run);
-  std::span<std::byte> forward_space = watch.scratch(recurrence_workspace(device, forward));
-  recurrence_forward(device, forward, forward_space);
+  recurrence_forward(device, forward, workspace);
   const double error = relative_error(on_host(device, data.o), expected);
   row("forward", forward_chunk, chunk_forward_flop(K, V, forward_chunk),
-      watch.seconds([&] { recurrence_forward(device, forward, forward_space); }), error);
+      watch.seconds([&] { recurrence_forward(device, forward, workspace); }), error);
 
   // The backward as training runs it: the forward has left the states on entry to the chunks. The values of the
   // gradients are the tests' business: the reference takes minutes at these lengths.
@@ -264,14 +258,12 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
                      recurrence_saved_bytes(device, data.in.rule, recurrence_chunk_count(data.in, run) * s.heads));
   forward.saved = {saved.data(), saved.size()};
   backward.saved = forward.saved;
-  const std::span<std::byte> space =
-      watch.scratch(std::max(recurrence_workspace(device, forward), recurrence_workspace(device, backward)));
-  recurrence_forward(device, forward, space);
+  recurrence_forward(device, forward, workspace);
   row("backward", chunk, chunk_backward_flop(K, V, chunk),
-      watch.seconds([&] { recurrence_backward(device, backward, space); }), 0);
+      watch.seconds([&] { recurrence_backward(device, backward, workspace); }), 0);
   row("training", chunk, chunk_forward_flop(K, V, chunk) + chunk_backward_flop(K, V, chunk), watch.seconds([&] {
-    recurrence_forward(device, forward, space);
-    recurrence_backward(device, backward, space);
+    recurrence_forward(device, forward, workspace);
+    recurrence_backward(device, backward, workspace);
   }),
       0);
 }

@@ -48,14 +48,10 @@ qdelta_status guarded(const Body& body) noexcept {
   }
 }
 
-// Scratch space that a thread keeps from call to call.
-std::span<std::byte> thread_workspace(std::size_t bytes) {
-  thread_local AlignedBuffer buffer;
-  if (buffer.size() < bytes) {
-    buffer = AlignedBuffer();  // the old one first: the two need not fit side by side
-    buffer = AlignedBuffer(bytes, AlignedBuffer::Fill::none);
-  }
-  return {buffer.data(), buffer.size()};
+// Scratch memory that a thread keeps from call to call.
+Workspace& thread_workspace() {
+  thread_local Workspace workspace{Device{}};
+  return workspace;
 }
 
 // What C put into an enumeration, which may be any number: to load it as one of ours would be undefined.
@@ -78,8 +74,10 @@ void check_options(const qdelta_options* options) {
   require(form >= QDELTA_CHUNK && form <= QDELTA_ORACLE, "options.form is {}, which is no form", form);
 }
 
+Device device_of(const qdelta_options& options) { return {.threads = options.threads}; }
+
 Execution execution_of(const qdelta_options& options) {
-  return {static_cast<Form>(options.form), options.chunk, options.threads, options.f32_products == 0};
+  return {.form = static_cast<Form>(options.form), .chunk = options.chunk, .bf16_products = options.f32_products == 0};
 }
 
 // `key_axis` is the axis of q that has extent K.
@@ -136,7 +134,7 @@ qdelta_status qdelta_forward(const qdelta_options* options, const qdelta_inputs*
     args.ht = view_of(out->ht, "ht");
     args.chunk_states = view_of(out->chunk_states, "chunk_states");
     args.run = execution_of(*options);
-    recurrence_forward(args, thread_workspace(recurrence_workspace(args)));
+    recurrence_forward(device_of(*options), args, thread_workspace());
   });
 }
 
@@ -159,7 +157,7 @@ qdelta_status qdelta_backward(const qdelta_options* options, const qdelta_inputs
     args.dlambda = view_of(d_in->dlambda, "dlambda");
     args.dh0 = view_of(d_in->dh0, "dh0");
     args.run = execution_of(*options);
-    recurrence_backward(args, thread_workspace(recurrence_workspace(args)));
+    recurrence_backward(device_of(*options), args, thread_workspace());
   });
 }
 
@@ -180,8 +178,7 @@ qdelta_status qdelta_step(const qdelta_options* options, const qdelta_step_argum
     args.index = view_of(arguments->index, "index");
     args.o = view_of(arguments->o, "o");
     args.scale = scale_of(*options, args.q, 2);
-    args.threads = options->threads;
-    recurrence_step(args, thread_workspace(recurrence_workspace(args)));
+    recurrence_step(device_of(*options), args, thread_workspace());
   });
 }
 

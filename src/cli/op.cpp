@@ -64,7 +64,7 @@ struct OpOptions {
   }
   [[nodiscard]] Execution execution() const {
     const auto index = std::find(kForms.begin(), kForms.end(), form) - kForms.begin();
-    return {static_cast<Form>(index), chunk, threads};
+    return {.form = static_cast<Form>(index), .chunk = chunk};
   }
   // The length of the chunks; 0 for the forms that have none.
   [[nodiscard]] int chunk_used() const {
@@ -121,13 +121,13 @@ class OnDevice {
     return copy;
   }
 
-  // Runs a kernel with the scratch space it asks for and brings the results back; returns the seconds the kernel took.
+  // Runs an op and brings the results back; returns the seconds the op took, with getting its scratch memory.
   template <class Args>
-  double run(void (*kernel)(const Device&, const Args&, std::span<std::byte>), const Args& args) {
-    DeviceBuffer workspace(device_, recurrence_workspace(device_, args));
+  double run(void (*op)(const Device&, const Args&, Workspace&), const Args& args) {
+    Workspace workspace(device_);
     synchronize(device_);
     const auto start = std::chrono::steady_clock::now();
-    kernel(device_, args, {workspace.data(), workspace.size()});
+    op(device_, args, workspace);
     synchronize(device_);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     for (const auto& [host, copy] : outputs_) {
@@ -187,7 +187,7 @@ struct Timing {
 void print_summary(const OpOptions& options, const OpCase& from, const Results& results, const Timing& timing) {
   const RecurrenceInputs& in = from.in;
   const Execution execution = options.execution();
-  const int threads = execution.form == Form::oracle ? 1 : thread_count(execution.threads);
+  const int threads = execution.form == Form::oracle ? 1 : thread_count(options.threads);
   const std::string packed =
       in.cu_seqlens.empty() ? "" : fmt::format("{} packed sequences, ", in.cu_seqlens.size() - 1);
   const std::string chunk = options.chunk_used() > 0 ? fmt::format(" of {}", options.chunk_used()) : "";
@@ -207,7 +207,7 @@ void run(const OpOptions& options) {
   const OpSettings settings = options.settings();
   const Execution execution = options.execution();
   const std::shared_ptr<const cuda::Context> gpu = open_gpu_named(options.device);
-  const Device device{options.threads, gpu.get(), settings.dtype};
+  const Device device{.threads = options.threads, .gpu = gpu.get(), .activations = settings.dtype};
   const OpCase from(options.in, settings, options.backward);
   check_paths(options);
 

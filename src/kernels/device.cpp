@@ -44,6 +44,7 @@ void clear(const Context& /*gpu*/, void* /*data*/, std::size_t /*bytes*/) { no_g
 void synchronize(const Context& /*gpu*/) { no_gpu(); }
 std::shared_ptr<Graph> capture(const Context& /*gpu*/, const std::function<void()>& /*work*/) { no_gpu(); }
 void launch(const Context& /*gpu*/, const Graph& /*graph*/) { no_gpu(); }
+bool is_capturing(const Context& /*gpu*/) { no_gpu(); }
 }  // namespace
 }  // namespace cuda
 
@@ -95,6 +96,8 @@ void CapturedGraph::replay() {
   if (graph_ == nullptr) graph_ = cuda::capture(*device_.gpu, work_);
   cuda::launch(*device_.gpu, *graph_);
 }
+
+bool is_capturing(const Device& device) { return device.gpu != nullptr && cuda::is_capturing(*device.gpu); }
 
 void upload(const Device& device, void* to, const void* host, std::size_t bytes) {
   if (bytes == 0) return;

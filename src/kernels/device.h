@@ -94,12 +94,15 @@ class CapturedGraph {
   std::shared_ptr<cuda::Graph> graph_;
 };
 
+// Whether what is asked of it now is captured as a graph.
+[[nodiscard]] bool is_capturing(const Device& device);
+
 // Copies in the order of the device's other work. download waits until the bytes are there.
 void upload(const Device& device, void* to, const void* host, std::size_t bytes);
 void download(const Device& device, void* host, const void* from, std::size_t bytes);
 void copy_on_device(const Device& device, void* to, const void* from, std::size_t bytes);
 void clear(const Device& device, void* data, std::size_t bytes);
-// Until all that was asked of it is done.
+// Waits until all that was asked of it is done.
 void synchronize(const Device& device);
 
 }  // namespace qdelta

@@ -33,11 +33,12 @@ void embedding_forward(const Device& device, const EmbeddingForward& args) {
   cpu::embedding_forward(device, args);
 }
 
-void embedding_backward(const Device& device, const EmbeddingBackward& args) {
+void embedding_backward(const Device& device, const EmbeddingBackward& args, Workspace& workspace) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
-    return cuda::embedding_backward(*device.gpu, args, device.gpu->scratch(cuda::embedding_backward_workspace(args)));
+    return cuda::embedding_backward(*device.gpu, args, workspace.get(cuda::embedding_backward_workspace(args)));
 #endif
+  (void)workspace;
   cpu::embedding_backward(device, args);
 }
 
@@ -48,12 +49,12 @@ void rms_norm_forward(const Device& device, const RmsNormForward& args) {
   cpu::rms_norm_forward(device, args);
 }
 
-void rms_norm_backward(const Device& device, const RmsNormBackward& args) {
+void rms_norm_backward(const Device& device, const RmsNormBackward& args, Workspace& workspace) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
-    return cuda::rms_norm_backward(*device.gpu, args, device.gpu->scratch(cuda::rms_norm_backward_workspace(args)));
+    return cuda::rms_norm_backward(*device.gpu, args, workspace.get(cuda::rms_norm_backward_workspace(args)));
 #endif
-  cpu::rms_norm_backward(device, args);
+  cpu::rms_norm_backward(device, args, workspace.get(cpu::rms_norm_backward_workspace(args)));
 }
 
 void gated_norm_forward(const Device& device, const GatedNormForward& args) {
@@ -63,27 +64,27 @@ void gated_norm_forward(const Device& device, const GatedNormForward& args) {
   cpu::gated_norm_forward(device, args);
 }
 
-void gated_norm_backward(const Device& device, const GatedNormBackward& args) {
+void gated_norm_backward(const Device& device, const GatedNormBackward& args, Workspace& workspace) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
-    return cuda::gated_norm_backward(*device.gpu, args, device.gpu->scratch(cuda::gated_norm_backward_workspace(args)));
+    return cuda::gated_norm_backward(*device.gpu, args, workspace.get(cuda::gated_norm_backward_workspace(args)));
 #endif
-  cpu::gated_norm_backward(device, args);
+  cpu::gated_norm_backward(device, args, workspace.get(cpu::gated_norm_backward_workspace(args)));
 }
 
-void short_conv_forward(const Device& device, const ShortConvForward& args) {
+void short_conv_forward(const Device& device, const ShortConvForward& args, Workspace& workspace) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::short_conv_forward(*device.gpu, args);
 #endif
-  cpu::short_conv_forward(device, args);
+  cpu::short_conv_forward(device, args, workspace.get(cpu::short_conv_forward_workspace(args)));
 }
 
-void short_conv_backward(const Device& device, const ShortConvBackward& args) {
+void short_conv_backward(const Device& device, const ShortConvBackward& args, Workspace& workspace) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
-    return cuda::short_conv_backward(*device.gpu, args, device.gpu->scratch(cuda::short_conv_backward_workspace(args)));
+    return cuda::short_conv_backward(*device.gpu, args, workspace.get(cuda::short_conv_backward_workspace(args)));
 #endif
-  cpu::short_conv_backward(device, args);
+  cpu::short_conv_backward(device, args, workspace.get(cpu::short_conv_backward_workspace(device, args)));
 }
 
 void gates_forward(const Device& device, const GatesForward& args) {
@@ -93,12 +94,12 @@ void gates_forward(const Device& device, const GatesForward& args) {
   cpu::gates_forward(device, args);
 }
 
-void gates_backward(const Device& device, const GatesBackward& args) {
+void gates_backward(const Device& device, const GatesBackward& args, Workspace& workspace) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
-    return cuda::gates_backward(*device.gpu, args, device.gpu->scratch(cuda::gates_backward_workspace(args)));
+    return cuda::gates_backward(*device.gpu, args, workspace.get(cuda::gates_backward_workspace(args)));
 #endif
-  cpu::gates_backward(device, args);
+  cpu::gates_backward(device, args, workspace.get(cpu::gates_backward_workspace(args)));
 }
 
 void swiglu_forward(const Device& device, const SwigluForward& args) {
@@ -129,13 +130,12 @@ void adamw(const Device& device, const AdamW& args) {
   cpu::adamw(device, args);
 }
 
-double clipped_adamw(const Device& device, const AdamW& args, float max_norm) {
+double clipped_adamw(const Device& device, const AdamW& args, float max_norm, Workspace& workspace) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) {
     // What clipping found comes first in the scratch space, behind it the sums of pieces.
     static_assert(sizeof(cuda::Clipping) <= kAlignment);
-    const std::size_t pieces = cuda::sum_workspace();
-    const std::span<std::byte> scratch = device.gpu->scratch(kAlignment + pieces);
+    const std::span<std::byte> scratch = workspace.get(kAlignment + cuda::sum_workspace());
     auto* clipping = reinterpret_cast<cuda::Clipping*>(scratch.data());
     cuda::clip_gradients(*device.gpu, args.gradients, max_norm, clipping, scratch.subspan(kAlignment));
     cuda::adamw(*device.gpu, {args, clipping, args.rounded});
@@ -144,7 +144,8 @@ double clipped_adamw(const Device& device, const AdamW& args, float max_norm) {
     return std::sqrt(found.sum_of_squares);
   }
 #endif
-  const double norm = std::sqrt(cpu::sum_of_squares(device, args.gradients));
+  const double norm = std::sqrt(
+      cpu::sum_of_squares(device, args.gradients, workspace.get(cpu::sum_of_squares_workspace(args.gradients))));
   if (!std::isfinite(norm)) return norm;
   AdamW clipped = args;
   // As torch's clip_grad_norm_: the small constant keeps the quotient finite.
@@ -160,11 +161,11 @@ void copy_rows(const Device& device, const CopyRows& args) {
   cpu::copy_rows(device, args);
 }
 
-double sum_of_values(const Device& device, std::span<const float> values) {
+double sum_of_values(const Device& device, std::span<const float> values, Workspace& workspace) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) {
     // The sum comes first in the scratch space, behind it the sums of pieces.
-    const std::span<std::byte> scratch = device.gpu->scratch(kAlignment + cuda::sum_workspace());
+    const std::span<std::byte> scratch = workspace.get(kAlignment + cuda::sum_workspace());
     auto* sum = reinterpret_cast<double*>(scratch.data());
     cuda::sum_of_values(*device.gpu, values, sum, scratch.subspan(kAlignment));
     double result = 0;
@@ -172,6 +173,7 @@ double sum_of_values(const Device& device, std::span<const float> values) {
     return result;
   }
 #endif
+  (void)workspace;
   return cpu::sum_of_values(device, values);
 }
 

@@ -15,6 +15,7 @@
 #include "core/dtype.h"
 #include "core/tensor.h"
 #include "kernels/device.h"
+#include "kernels/workspace.h"
 
 namespace qdelta {
 
@@ -48,7 +49,7 @@ struct EmbeddingBackward {
   TensorView dtable;
 };
 void embedding_forward(const Device& device, const EmbeddingForward& args);
-void embedding_backward(const Device& device, const EmbeddingBackward& args);
+void embedding_backward(const Device& device, const EmbeddingBackward& args, Workspace& workspace);
 
 // y = weight x / rms,  rms = sqrt(mean x^2 + epsilon)
 // -------------------------------------------------------------------
@@ -66,7 +67,7 @@ struct RmsNormBackward {
   TensorView rounded;  // on a GPU: receives dx in bfloat16 as well; optional
 };
 void rms_norm_forward(const Device& device, const RmsNormForward& args);
-void rms_norm_backward(const Device& device, const RmsNormBackward& args);
+void rms_norm_backward(const Device& device, const RmsNormBackward& args, Workspace& workspace);
 
 // Per head of width V: y = weight x / rms . silu(gate); without a gate just the norm
 // ------------------------------------
@@ -85,7 +86,7 @@ struct GatedNormBackward {
   TensorView y;  // receives the forward's result again, may be dy itself; optional
 };
 void gated_norm_forward(const Device& device, const GatedNormForward& args);
-void gated_norm_backward(const Device& device, const GatedNormBackward& args);
+void gated_norm_backward(const Device& device, const GatedNormBackward& args, Workspace& workspace);
 
 // Causal convolution over W tokens of each channel, then silu
 // -----------------------------------------------------------
@@ -108,8 +109,8 @@ struct ShortConvBackward {
   ConstTensorView bias;  // [channels]; optional
   TensorView dbias;      // where there is a bias
 };
-void short_conv_forward(const Device& device, const ShortConvForward& args);
-void short_conv_backward(const Device& device, const ShortConvBackward& args);
+void short_conv_forward(const Device& device, const ShortConvForward& args, Workspace& workspace);
+void short_conv_backward(const Device& device, const ShortConvBackward& args, Workspace& workspace);
 
 // The gates of the recurrence, for each token and value head
 // ------------------------------------------------------------
@@ -132,7 +133,7 @@ struct GatesBackward {
   TensorView dA_log, ddt_bias, dlambda_bias;  // the last one optional
 };
 void gates_forward(const Device& device, const GatesForward& args);
-void gates_backward(const Device& device, const GatesBackward& args);
+void gates_backward(const Device& device, const GatesBackward& args, Workspace& workspace);
 
 // y = silu(gate) . up
 // ---------------------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ struct AdamW {
 void adamw(const Device& device, const AdamW& args);
 // The same with the gradients clipped to a norm of max_norm, all of them together (0: as they are), and left out where
 // one of them is not finite. Gives their norm. On a GPU the update does not wait for it.
-[[nodiscard]] double clipped_adamw(const Device& device, const AdamW& args, float max_norm);
+[[nodiscard]] double clipped_adamw(const Device& device, const AdamW& args, float max_norm, Workspace& workspace);
 
 // to = from, row by row. With a row stride of 0 in `from` all rows are the same one.
 struct CopyRows {
@@ -187,6 +188,6 @@ struct CopyRows {
 void copy_rows(const Device& device, const CopyRows& args);
 
 // Sum in double; the same for any number of threads.
-[[nodiscard]] double sum_of_values(const Device& device, std::span<const float> values);
+[[nodiscard]] double sum_of_values(const Device& device, std::span<const float> values, Workspace& workspace);
 
 }  // namespace qdelta

@@ -7,7 +7,6 @@
 #include "kernels/recurrence_check.h"
 #include "kernels/recurrence_layout.h"
 #include "kernels/recurrence_reference.h"
-#include "kernels/workspace.h"
 #ifdef QDELTA_WITH_CUDA
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/recurrence_chunk.h"
@@ -23,6 +22,16 @@ bool runs_blocked(const RecurrenceForward& args) {
                                               !args.chunk_states && !cpu::wants_bf16_products(args.in, args.run));
 }
 
+std::size_t cpu_workspace(const Device& device, const RecurrenceForward& args) {
+  if (args.run.form == Form::oracle) return 0;
+  return runs_blocked(args) ? cpu::recurrence_blocked_workspace(device, args)
+                            : cpu::recurrence_chunk_workspace(device, args);
+}
+
+std::size_t cpu_workspace(const Device& device, const RecurrenceBackward& args) {
+  return args.run.form == Form::chunk ? cpu::recurrence_chunk_workspace(device, args) : 0;
+}
+
 }  // namespace
 
 std::int64_t recurrence_chunk_count(const RecurrenceInputs& in, const Execution& run) {
@@ -31,93 +40,71 @@ std::int64_t recurrence_chunk_count(const RecurrenceInputs& in, const Execution&
   return RecurrenceLayout(in, run.chunk > 0 ? run.chunk : kDefaultChunk).total_chunks;
 }
 
-std::size_t recurrence_workspace(const RecurrenceForward& args) {
+std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& args) {
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(args);
+#endif
+  check(device);
   check(args);
-  if (args.run.form == Form::oracle) return 0;
-  return runs_blocked(args) ? cpu::recurrence_blocked_workspace(args) : cpu::recurrence_chunk_workspace(args);
+  return cpu_workspace(device, args);
 }
 
-std::size_t recurrence_workspace(const RecurrenceBackward& args) {
+std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward& args) {
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(args);
+#endif
+  check(device);
   check(args);
-  return args.run.form == Form::chunk ? cpu::recurrence_chunk_workspace(args) : 0;
+  return cpu_workspace(device, args);
 }
 
-std::size_t recurrence_workspace(const RecurrenceStep& args) {
+std::size_t recurrence_workspace(const Device& device, const RecurrenceStep& args) {
+  if (device.gpu != nullptr) return 0;
+  check(device);
   check(args);
-  return cpu::recurrence_step_workspace(args);
+  return cpu::recurrence_step_workspace(device, args);
 }
 
-void recurrence_forward(const RecurrenceForward& args, std::span<std::byte> workspace) {
-  check_workspace(workspace, recurrence_workspace(args));
+void recurrence_forward(const Device& device, const RecurrenceForward& args, Workspace& workspace) {
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_forward(*device.gpu, args, workspace);
+#endif
+  check(device);
+  check(args);
+  const std::span<std::byte> scratch = workspace.get(cpu_workspace(device, args));
   if (args.run.form == Form::oracle) {
     reference_forward<double>(args);
   } else if (runs_blocked(args)) {
-    cpu::recurrence_blocked(args, workspace);
+    cpu::recurrence_blocked(device, args, scratch);
   } else {
-    cpu::recurrence_chunk_forward(args, workspace);
+    cpu::recurrence_chunk_forward(device, args, scratch);
   }
 }
 
-void recurrence_backward(const RecurrenceBackward& args, std::span<std::byte> workspace) {
-  check_workspace(workspace, recurrence_workspace(args));
+void recurrence_backward(const Device& device, const RecurrenceBackward& args, Workspace& workspace) {
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_backward(*device.gpu, args, workspace);
+#endif
+  check(device);
+  check(args);
+  const std::span<std::byte> scratch = workspace.get(cpu_workspace(device, args));
   switch (args.run.form) {
     case Form::oracle:
       return reference_backward<double>(args);
     case Form::recurrent:
       return reference_backward<float>(args);
     case Form::chunk:
-      return cpu::recurrence_chunk_backward(args, workspace);
+      return cpu::recurrence_chunk_backward(device, args, scratch);
   }
 }
 
-void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace) {
-  check_workspace(workspace, recurrence_workspace(args));
-  cpu::recurrence_step(args, workspace);
-}
-
-void recurrence_forward(const Device& device, const RecurrenceForward& args, std::span<std::byte> workspace) {
-#ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::recurrence_chunk_forward(*device.gpu, args, workspace);
-#else
-  (void)device;
-#endif
-  recurrence_forward(args, workspace);
-}
-
-void recurrence_backward(const Device& device, const RecurrenceBackward& args, std::span<std::byte> workspace) {
-#ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::recurrence_chunk_backward(*device.gpu, args, workspace);
-#else
-  (void)device;
-#endif
-  recurrence_backward(args, workspace);
-}
-
-void recurrence_step(const Device& device, const RecurrenceStep& args, std::span<std::byte> workspace) {
+void recurrence_step(const Device& device, const RecurrenceStep& args, Workspace& workspace) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::recurrence_step(*device.gpu, args);
-#else
-  (void)device;
 #endif
-  recurrence_step(args, workspace);
-}
-
-std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& args) {
-#ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(args);
-#else
-  (void)device;
-#endif
-  return recurrence_workspace(args);
-}
-
-std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward& args) {
-#ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(args);
-#else
-  (void)device;
-#endif
-  return recurrence_workspace(args);
+  check(device);
+  check(args);
+  cpu::recurrence_step(device, args, workspace.get(cpu::recurrence_step_workspace(device, args)));
 }
 
 std::size_t recurrence_saved_bytes(const Device& device, Rule rule, std::int64_t chunks) {
@@ -129,15 +116,6 @@ std::size_t recurrence_saved_bytes(const Device& device, Rule rule, std::int64_t
   (void)chunks;
 #endif
   return 0;
-}
-
-std::size_t recurrence_workspace(const Device& device, const RecurrenceStep& args) {
-#ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return 0;
-#else
-  (void)device;
-#endif
-  return recurrence_workspace(args);
 }
 
 }  // namespace qdelta

@@ -1,5 +1,6 @@
 // The contract of the recurrence: one arguments struct per op, forward and backward side by side. A kernel takes views
-// and writes views; it allocates nothing (scratch space is handed in), knows no model and reads no environment.
+// and writes views; it allocates nothing (scratch memory comes from a Workspace), knows no model and reads no
+// environment. How many threads it takes, the Device says.
 //
 // Symbols: B batch, T tokens, H query/key heads, HV value heads (a multiple of H: value head h reads query/key head
 // h / (HV / H)), K key width, V value width, N sequences (B, or the number of packed ones).
@@ -13,6 +14,7 @@
 #include "core/memory.h"
 #include "core/tensor.h"
 #include "kernels/device.h"
+#include "kernels/workspace.h"
 #include "rule/rule.h"
 
 namespace qdelta {
@@ -33,7 +35,6 @@ struct Execution {
   Form form = Form::chunk;
   // 16, 32, 64 or 128; 0: kDefaultChunk, or the blocked recurrence in a float32 forward that saves no chunk_states
   int chunk = 0;
-  int threads = 0;  // 0: all
   // Where q, k and v are bfloat16 and the processor has instructions for it, the large products of the chunk form round
   // their operands to bfloat16 too (states and sums stay float32). False: float32 throughout.
   bool bf16_products = true;
@@ -92,25 +93,16 @@ struct RecurrenceStep {
   TensorView states;                // [P, HV, K, V]  f32, rows of V contiguous
   ConstTensorView index;            // [R] i32 or i64: the state of each row, all different; missing: row r has state r
   TensorView o;                     // [R, HV, V]
-  int threads = 0;
 };
 
-// Check every argument and run, on the CPU unless a device is given. The scratch space must have at least the bytes
-// that recurrence_workspace says, and start at a multiple of kAlignment (on a GPU: of 256).
-void recurrence_forward(const Device& device, const RecurrenceForward& args, std::span<std::byte> workspace);
-void recurrence_backward(const Device& device, const RecurrenceBackward& args, std::span<std::byte> workspace);
-void recurrence_step(const Device& device, const RecurrenceStep& args, std::span<std::byte> workspace);
+// Check every argument and run.
+void recurrence_forward(const Device& device, const RecurrenceForward& args, Workspace& workspace);
+void recurrence_backward(const Device& device, const RecurrenceBackward& args, Workspace& workspace);
+void recurrence_step(const Device& device, const RecurrenceStep& args, Workspace& workspace);
+// The bytes that they ask the workspace for.
 [[nodiscard]] std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& args);
 [[nodiscard]] std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward& args);
 [[nodiscard]] std::size_t recurrence_workspace(const Device& device, const RecurrenceStep& args);
-
-void recurrence_forward(const RecurrenceForward& args, std::span<std::byte> workspace);
-void recurrence_backward(const RecurrenceBackward& args, std::span<std::byte> workspace);
-void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace);
-
-[[nodiscard]] std::size_t recurrence_workspace(const RecurrenceForward& args);
-[[nodiscard]] std::size_t recurrence_workspace(const RecurrenceBackward& args);
-[[nodiscard]] std::size_t recurrence_workspace(const RecurrenceStep& args);
 
 // The number of chunks of all sequences together: the first extent of chunk_states.
 [[nodiscard]] std::int64_t recurrence_chunk_count(const RecurrenceInputs& in, const Execution& run);

@@ -1,7 +1,7 @@
 #include "kernels/recurrence_check.h"
 
+#include <bitset>
 #include <cmath>
-#include <vector>
 
 #include "kernels/recurrence_layout.h"
 
@@ -44,6 +44,32 @@ void check_sizes(std::int64_t K, std::int64_t V, const Shape& states, std::strin
   require(states.countable(), "the states {} = {} have more elements than can be counted", axes, states.text());
 }
 
+std::int64_t state_at(const ConstTensorView& index, std::int64_t row) {
+  const std::int64_t at = row * index.step(0);
+  return index.dtype == DType::i32 ? reinterpret_cast<const std::int32_t*>(index.data)[at]
+                                   : reinterpret_cast<const std::int64_t*>(index.data)[at];
+}
+
+// Every row has a state of the pool to itself: two rows on one state would race. A part of the pool at a time, so that
+// nothing needs to be allocated.
+void check_index(const ConstTensorView& index, std::int64_t rows, std::int64_t pool) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t state = state_at(index, r);
+    require(state >= 0 && state < pool, "index[{}] is {}, but there are {} states", r, state, pool);
+  }
+  constexpr std::int64_t kPart = std::int64_t{1} << 15;
+  for (std::int64_t begin = 0; begin < pool; begin += kPart) {
+    std::bitset<kPart> taken;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const std::int64_t state = state_at(index, r);
+      if (state < begin || state >= begin + kPart) continue;
+      const auto bit = static_cast<std::size_t>(state - begin);
+      require(!taken[bit], "index names state {} twice", state);
+      taken[bit] = true;
+    }
+  }
+}
+
 }  // namespace
 
 void check(const RecurrenceInputs& in) {
@@ -78,10 +104,14 @@ void check(const RecurrenceInputs& in) {
   check_optional("h0", in.h0, {at.N, at.HV, at.K, at.V}, "[N, HV, K, V]", true);
 }
 
+void check(const Device& device) {
+  require(device.threads >= 0 && device.threads <= 4096, "threads is {}, expected 1 to 4096 (0 for all)",
+          device.threads);
+}
+
 void check(const Execution& run) {
   require(run.chunk == 0 || run.chunk == 16 || run.chunk == 32 || run.chunk == 64 || run.chunk == 128,
           "chunk is {}, expected 16, 32, 64 or 128 (0 for the default)", run.chunk);
-  require(run.threads >= 0 && run.threads <= 4096, "threads is {}, expected 1 to 4096 (0 for all)", run.threads);
 }
 
 void check(const RecurrenceForward& args) {
@@ -125,7 +155,6 @@ void check(const RecurrenceStep& args) {
   const std::int64_t P = args.states.extent(0);
   check_heads(H, HV);
   check_sizes(K, V, {P, HV, K, V}, "[P, HV, K, V]");
-  require(args.threads >= 0 && args.threads <= 4096, "threads is {}, expected 1 to 4096 (0 for all)", args.threads);
   check_view("q", args.q, {R, H, K}, "[R, H, K]", false);
   check_view("k", args.k, {R, H, K}, "[R, H, K]", false);
   check_view("v", args.v, {R, HV, V}, "[R, HV, V]", false);
@@ -146,17 +175,7 @@ void check(const RecurrenceStep& args) {
   require(args.index.dtype == DType::i32 || args.index.dtype == DType::i64, "index is {}, expected I32 or I64",
           name_of(args.index.dtype));
   require(args.index.shape == Shape{R}, "index has shape {}, expected [R] = [{}]", args.index.shape.text(), R);
-  // Two rows on one state would race.
-  std::vector<bool> taken(static_cast<std::size_t>(P), false);
-  for (std::int64_t r = 0; r < R; ++r) {
-    const std::int64_t at = r * args.index.step(0);
-    const std::int64_t state = args.index.dtype == DType::i32
-                                   ? reinterpret_cast<const std::int32_t*>(args.index.data)[at]
-                                   : reinterpret_cast<const std::int64_t*>(args.index.data)[at];
-    require(state >= 0 && state < P, "index[{}] is {}, but there are {} states", r, state, P);
-    require(!taken[static_cast<std::size_t>(state)], "index names state {} twice", state);
-    taken[static_cast<std::size_t>(state)] = true;
-  }
+  check_index(args.index, R, P);
 }
 
 }  // namespace qdelta

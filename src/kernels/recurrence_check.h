@@ -5,6 +5,7 @@
 
 namespace qdelta {
 
+void check(const Device& device);
 void check(const RecurrenceInputs& in);
 void check(const Execution& run);
 void check(const RecurrenceForward& args);

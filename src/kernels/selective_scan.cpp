@@ -2,7 +2,6 @@
 #include "kernels/selective_scan.h"
 
 #include "kernels/cpu/selective_scan.h"
-#include "kernels/workspace.h"
 #ifdef QDELTA_WITH_CUDA
 #include "kernels/cuda/selective_scan.h"
 #endif
@@ -119,32 +118,37 @@ void check(const Device& device, const SelectiveScanStep& args) {
   }
 }
 
-}  // namespace
-
-std::size_t selective_scan_workspace(const Device& device, const SelectiveScanInputs& in, bool backward) {
-  check_sequences(device, in);
+std::size_t workspace_bytes(const Device& device, const SelectiveScanInputs& in, bool backward) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::selective_scan_workspace(in, backward);
 #endif
   return backward ? cpu::selective_scan_backward_workspace(device, in) : 0;
 }
 
-void selective_scan_forward(const Device& device, const SelectiveScanForward& args, std::span<std::byte> workspace) {
+}  // namespace
+
+std::size_t selective_scan_workspace(const Device& device, const SelectiveScanInputs& in, bool backward) {
+  check_sequences(device, in);
+  return workspace_bytes(device, in, backward);
+}
+
+void selective_scan_forward(const Device& device, const SelectiveScanForward& args, Workspace& workspace) {
   check(device, args);
-  check_workspace(workspace, selective_scan_workspace(device, args.in, false));
+  const std::span<std::byte> scratch = workspace.get(workspace_bytes(device, args.in, false));
 #ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::selective_scan_forward(*device.gpu, args, workspace);
+  if (device.gpu != nullptr) return cuda::selective_scan_forward(*device.gpu, args, scratch);
 #endif
+  (void)scratch;
   cpu::selective_scan_forward(device, args);
 }
 
-void selective_scan_backward(const Device& device, const SelectiveScanBackward& args, std::span<std::byte> workspace) {
+void selective_scan_backward(const Device& device, const SelectiveScanBackward& args, Workspace& workspace) {
   check(device, args);
-  check_workspace(workspace, selective_scan_workspace(device, args.in, true));
+  const std::span<std::byte> scratch = workspace.get(workspace_bytes(device, args.in, true));
 #ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::selective_scan_backward(*device.gpu, args, workspace);
+  if (device.gpu != nullptr) return cuda::selective_scan_backward(*device.gpu, args, scratch);
 #endif
-  cpu::selective_scan_backward(device, args, workspace);
+  cpu::selective_scan_backward(device, args, scratch);
 }
 
 void selective_scan_step(const Device& device, const SelectiveScanStep& args) {

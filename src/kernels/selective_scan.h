@@ -21,6 +21,7 @@
 #include "core/memory.h"
 #include "core/tensor.h"
 #include "kernels/device.h"
+#include "kernels/workspace.h"
 
 namespace qdelta {
 
@@ -75,12 +76,11 @@ struct SelectiveScanStep {
 
 [[nodiscard]] constexpr std::int64_t scan_chunks(std::int64_t tokens) { return ceil_div(tokens, kScanChunk); }
 
-// Check every argument and run. The scratch space must have at least the bytes that selective_scan_workspace says, and
-// start at a multiple of kAlignment (on a GPU: of 256). A step needs none.
-void selective_scan_forward(const Device& device, const SelectiveScanForward& args, std::span<std::byte> workspace);
-void selective_scan_backward(const Device& device, const SelectiveScanBackward& args, std::span<std::byte> workspace);
+// Check every argument and run. A step needs no scratch memory.
+void selective_scan_forward(const Device& device, const SelectiveScanForward& args, Workspace& workspace);
+void selective_scan_backward(const Device& device, const SelectiveScanBackward& args, Workspace& workspace);
 void selective_scan_step(const Device& device, const SelectiveScanStep& args);
-// For the forward, or with `backward` for the two of them.
+// The bytes that the forward asks the workspace for, or with `backward` the two of them.
 [[nodiscard]] std::size_t selective_scan_workspace(const Device& device, const SelectiveScanInputs& in, bool backward);
 
 // Floating-point operations per token and channel (multiply and add count as two, exp as one).

@@ -102,13 +102,15 @@ void Block::mlp_backward(const LayerContext& context, std::span<float> gradients
   // The gradient of the normalised input takes the place of the input itself, which is not needed any more.
   linear_backward(device, {.x = s.normed, .w = gate_up, .dy = s.d_gate_up, .dx = {}, .dw = gate_up_.in(gradients)});
   linear_backward(device, {.x = s.normed, .w = gate_up, .dy = s.d_gate_up, .dx = s.normed, .dw = {}});
-  rms_norm_backward(device, {.x = a.middle,
-                             .weight = mlp_norm_.in(weights),
-                             .inverse_rms = a.mlp_inverse_rms,
-                             .dy = s.normed,
-                             .dx = dx,
-                             .dweight = mlp_norm_.in(gradients),
-                             .rounded = s.d_stream});
+  rms_norm_backward(device,
+                    {.x = a.middle,
+                     .weight = mlp_norm_.in(weights),
+                     .inverse_rms = a.mlp_inverse_rms,
+                     .dy = s.normed,
+                     .dx = dx,
+                     .dweight = mlp_norm_.in(gradients),
+                     .rounded = s.d_stream},
+                    context.workspace);
 }
 
 void Block::mixer_backward(const LayerContext& context, std::span<float> gradients, const BlockActivations& a,
@@ -119,13 +121,15 @@ void Block::mixer_backward(const LayerContext& context, std::span<float> gradien
       device, {.x = a.x, .weight = mixer_norm_.in(weights), .y = s.normed, .inverse_rms = {}, .epsilon = epsilon_});
   mixer_->backward(context, {.in = s.normed, .d_out = s.d_stream_of(dx), .gradients = gradients}, *a.mixer,
                    mixer_scratch);
-  rms_norm_backward(device, {.x = a.x,
-                             .weight = mixer_norm_.in(weights),
-                             .inverse_rms = a.mixer_inverse_rms,
-                             .dy = s.normed,
-                             .dx = dx,
-                             .dweight = mixer_norm_.in(gradients),
-                             .rounded = s.d_stream});
+  rms_norm_backward(device,
+                    {.x = a.x,
+                     .weight = mixer_norm_.in(weights),
+                     .inverse_rms = a.mixer_inverse_rms,
+                     .dy = s.normed,
+                     .dx = dx,
+                     .dweight = mixer_norm_.in(gradients),
+                     .rounded = s.d_stream},
+                    context.workspace);
 }
 
 }  // namespace qdelta

@@ -154,7 +154,7 @@ ModelRunner::ModelRunner(const LanguageModel& model, const Device& device, bool 
     : ModelRunner(model, std::make_shared<DeviceWeights>(model, device), device, recompute) {}
 ModelRunner::ModelRunner(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, const Device& device,
                          bool recompute)
-    : model_(model), weights_(std::move(weights)), device_(device), recompute_(recompute) {}
+    : model_(model), weights_(std::move(weights)), device_(device), recompute_(recompute), workspace_(device) {}
 ModelRunner::~ModelRunner() = default;
 
 std::size_t ModelRunner::training_bytes(const ParameterLayout& layout, const Device& device, std::int64_t batch,
@@ -172,7 +172,7 @@ MixerState ModelRunner::state_of_layer(const StateSlots& states, std::size_t lay
 }
 
 LayerContext ModelRunner::context(const Weights& weights) {
-  return {.device = device_, .weights = weights, .batch = batch_, .workspace = {workspace_.data(), workspace_.size()}};
+  return {.device = device_, .weights = weights, .batch = batch_, .workspace = workspace_};
 }
 
 void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots& states) {
@@ -192,14 +192,6 @@ void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots&
   batch_ = {input.offsets, offsets_(device_, input.offsets)};
   device_ids_ = ids_(device_, input.ids);
   device_slots_ = slots_(device_, states.slots);
-  const Weights weights = weights_->get();
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i < model_.blocks().size(); ++i) {
-    bytes = std::max(bytes, model_.blocks()[i].mixer().workspace_bytes(context(weights), *plan_->blocks[i].mixer,
-                                                                       *plan_->mixer_scratch[i],
-                                                                       state_of_layer(states, i), training));
-  }
-  workspace_.grow(device_, bytes);
 }
 
 void ModelRunner::run_blocks(const ModelInput& input, bool training, const StateSlots& states) {
@@ -465,8 +457,10 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
   const auto layers = model_.blocks().size();
   const TensorView& dx = plan_->d_stream;
   clear(device_, dx.data, static_cast<std::size_t>(dx.shape.elements()) * sizeof(float));
-  rms_norm_backward(device_, {plan_->stream_at(layers), layout.final_norm.in(weights), plan_->inverse_rms,
-                              plan_->normed, dx, layout.final_norm.in(gradients), plan_->scratch.d_stream});
+  rms_norm_backward(device_,
+                    {plan_->stream_at(layers), layout.final_norm.in(weights), plan_->inverse_rms, plan_->normed, dx,
+                     layout.final_norm.in(gradients), plan_->scratch.d_stream},
+                    workspace_);
   for (std::size_t i = layers; i-- > 0;) {
     BlockActivations& a = plan_->blocks[i];
     if (recompute_) {
@@ -477,8 +471,8 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
     }
     model_.blocks()[i].backward(context(weights), gradients, a, plan_->scratch, *plan_->mixer_scratch[i], dx);
   }
-  embedding_backward(device_, {device_ids_, dx, layout.embeddings.in(gradients)});
-  return sum_of_values(device_, plan_->losses_of(0, rows.extent(0))) * scale;
+  embedding_backward(device_, {device_ids_, dx, layout.embeddings.in(gradients)}, workspace_);
+  return sum_of_values(device_, plan_->losses_of(0, rows.extent(0)), workspace_) * scale;
 }
 
 }  // namespace qdelta

@@ -158,7 +158,7 @@ class ModelRunner {
   Device device_;
   bool recompute_;
   DeviceBuffer memory_;
-  DeviceBuffer workspace_;  // of the mixers
+  Workspace workspace_;
   Uploaded<std::int32_t> ids_, targets_, picked_rows_, top_;
   Uploaded<std::int64_t> offsets_, slots_;
   std::span<const std::int32_t> device_ids_;

@@ -136,13 +136,6 @@ std::unique_ptr<MixerScratch> MambaMixer::plan_scratch(const Device& device, con
   return s;
 }
 
-std::size_t MambaMixer::workspace_bytes(const LayerContext& context, const MixerActivations& activations,
-                                        const MixerScratch& /*scratch*/, const MixerState& state, bool backward) const {
-  if (steps(context.batch, state)) return 0;
-  const auto& a = static_cast<const Activations&>(activations);
-  return selective_scan_workspace(context.device, inputs(context, a), backward);
-}
-
 // The scan ------------------------------------------------------------------------------------------------------------
 
 SelectiveScanInputs MambaMixer::inputs(const LayerContext& context, const Activations& a) const {
@@ -220,13 +213,15 @@ void MambaMixer::forward(const LayerContext& context, const Forward& args, Mixer
   const Device& device = context.device;
   const Weights& weights = context.weights;
   linear_forward(device, {.x = args.in, .w = in_proj_.matrix_in(weights), .y = a.projected, .add = {}});
-  short_conv_forward(device, {.x = columns(a.projected, 0, inner()),
-                              .weight = conv_.in(weights),
-                              .y = a.x,
-                              .offsets = context.batch.device_offsets,
-                              .state = state ? state.pools[kConvPool] : TensorView(),
-                              .slots = state.device_slots,
-                              .bias = conv_bias_.in(weights)});
+  short_conv_forward(device,
+                     {.x = columns(a.projected, 0, inner()),
+                      .weight = conv_.in(weights),
+                      .y = a.x,
+                      .offsets = context.batch.device_offsets,
+                      .state = state ? state.pools[kConvPool] : TensorView(),
+                      .slots = state.device_slots,
+                      .bias = conv_bias_.in(weights)},
+                     context.workspace);
   linear_forward(device, {.x = a.x, .w = x_proj_.matrix_in(weights), .y = a.low, .add = {}});
   const TensorView low_dt = columns(a.low, 0, config_->step_rank());
   linear_forward(device, {.x = low_dt, .w = dt_proj_.matrix_in(weights), .y = a.dt, .add = {}});
@@ -257,14 +252,16 @@ void MambaMixer::backward(const LayerContext& context, const Backward& args, con
                            .dx = s.d_x,
                            .dw = x_proj_.in(gradients),
                            .add_dx = true});
-  short_conv_backward(device, {.x = columns(a.projected, 0, inner()),
-                               .weight = conv_.in(weights),
-                               .dy = s.d_x,
-                               .dx = columns(s.d_projected, 0, inner()),
-                               .dweight = conv_.in(gradients),
-                               .offsets = context.batch.device_offsets,
-                               .bias = conv_bias_.in(weights),
-                               .dbias = conv_bias_.in(gradients)});
+  short_conv_backward(device,
+                      {.x = columns(a.projected, 0, inner()),
+                       .weight = conv_.in(weights),
+                       .dy = s.d_x,
+                       .dx = columns(s.d_projected, 0, inner()),
+                       .dweight = conv_.in(gradients),
+                       .offsets = context.batch.device_offsets,
+                       .bias = conv_bias_.in(weights),
+                       .dbias = conv_bias_.in(gradients)},
+                      context.workspace);
   const ConstTensorView w = in_proj_.matrix_in(weights);
   linear_backward(device, {.x = args.in, .w = w, .dy = s.d_projected, .dx = {}, .dw = in_proj_.in(gradients)});
   linear_backward(device, {.x = args.in, .w = w, .dy = s.d_projected, .dx = args.in, .dw = {}});

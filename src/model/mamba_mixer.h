@@ -48,9 +48,6 @@ class MambaMixer final : public Mixer {
                                                                    BumpAllocator& memory) const override;
   [[nodiscard]] std::unique_ptr<MixerScratch> plan_scratch(const Device& device, const BatchShape& shape,
                                                            BumpAllocator& memory) const override;
-  [[nodiscard]] std::size_t workspace_bytes(const LayerContext& context, const MixerActivations& activations,
-                                            const MixerScratch& scratch, const MixerState& state,
-                                            bool backward) const override;
   void forward(const LayerContext& context, const Forward& args, MixerActivations& activations, MixerScratch& scratch,
                const MixerState& state) const override;
   void backward(const LayerContext& context, const Backward& args, const MixerActivations& activations,

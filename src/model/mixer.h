@@ -17,6 +17,7 @@
 
 #include "core/memory.h"
 #include "kernels/device.h"
+#include "kernels/workspace.h"
 #include "model/batch.h"
 #include "model/parameter_placer.h"
 
@@ -54,7 +55,7 @@ struct LayerContext {
   const Device& device;
   const Weights& weights;
   const Batch& batch;
-  std::span<std::byte> workspace;  // of the ops; at least as large as workspace_bytes() says
+  Workspace& workspace;  // of the ops
 };
 
 // For people and for reports.
@@ -92,10 +93,6 @@ class Mixer {
                                                                            BumpAllocator& memory) const = 0;
   [[nodiscard]] virtual std::unique_ptr<MixerScratch> plan_scratch(const Device& device, const BatchShape& shape,
                                                                    BumpAllocator& memory) const = 0;
-  // Bytes of LayerContext::workspace that the forward and, if asked, the backward need.
-  [[nodiscard]] virtual std::size_t workspace_bytes(const LayerContext& context, const MixerActivations& activations,
-                                                    const MixerScratch& scratch, const MixerState& state,
-                                                    bool backward) const = 0;
 
   // out = residual + mixer(in)
   struct Forward {

@@ -228,18 +228,6 @@ std::unique_ptr<MixerScratch> RecurrenceMixer::plan_scratch(const Device& device
   return s;
 }
 
-std::size_t RecurrenceMixer::workspace_bytes(const LayerContext& context, const MixerActivations& activations,
-                                             const MixerScratch& scratch, const MixerState& state,
-                                             bool backward) const {
-  const auto& a = static_cast<const Activations&>(activations);
-  const auto& s = static_cast<const Scratch&>(scratch);
-  const Device& device = context.device;
-  if (steps(context.batch, state)) return recurrence_workspace(device, step_args(context, a, state));
-  std::size_t bytes = recurrence_workspace(device, forward_args(context, a, {}));
-  if (backward) bytes = std::max(bytes, recurrence_workspace(device, backward_args(context, a, s)));
-  return bytes;
-}
-
 // The recurrence ------------------------------------------------------------------------------------------------------
 
 RecurrenceInputs RecurrenceMixer::inputs(const Batch& batch, const Activations& a) const {
@@ -269,7 +257,6 @@ RecurrenceForward RecurrenceMixer::forward_args(const LayerContext& context, con
   args.o = as_heads(a.o, context.batch.common_length(), 0, config_->value_heads(), config_->value_dim());
   args.chunk_states = a.chunk_states;
   args.saved = a.saved;
-  args.run.threads = context.device.threads;
   return args;
 }
 
@@ -288,12 +275,10 @@ RecurrenceBackward RecurrenceMixer::backward_args(const LayerContext& context, c
   args.dg = as_gates(s.dg, length);
   args.dbeta = as_gates(s.dbeta, length);
   args.dlambda = as_gates(s.dlambda, length);
-  args.run.threads = context.device.threads;
   return args;
 }
 
-RecurrenceStep RecurrenceMixer::step_args(const LayerContext& context, const Activations& a,
-                                          const MixerState& state) const {
+RecurrenceStep RecurrenceMixer::step_args(const Activations& a, const MixerState& state) const {
   const RecurrenceInputs in = inputs({}, a);
   RecurrenceStep args;
   args.rule = in.rule;
@@ -308,7 +293,6 @@ RecurrenceStep RecurrenceMixer::step_args(const LayerContext& context, const Act
   args.states = state.pools[kRecurrentPool];
   args.index = block_views::indices(state.device_slots);
   args.o = without_batch(as_heads(a.o, 0, 0, config_->value_heads(), config_->value_dim()));
-  args.threads = context.device.threads;
   return args;
 }
 
@@ -317,7 +301,7 @@ void RecurrenceMixer::run_recurrence(const LayerContext& context, const Activati
   if (!state) {
     recurrence_forward(device, forward_args(context, a, {}), context.workspace);
   } else if (steps(context.batch, state)) {
-    recurrence_step(device, step_args(context, a, state), context.workspace);
+    recurrence_step(device, step_args(a, state), context.workspace);
   } else {
     const TensorView states = consecutive(state.pools[kRecurrentPool], state.slots);
     recurrence_forward(device, forward_args(context, a, states), context.workspace);
@@ -368,13 +352,15 @@ void RecurrenceMixer::forward(const LayerContext& context, const Forward& args, 
   const Device& device = context.device;
   const Weights& weights = context.weights;
   linear_forward(device, {.x = args.in, .w = projections_.matrix_in(weights), .y = a.projected, .add = {}});
-  short_conv_forward(device, {.x = columns(a.projected, 0, channels()),
-                              .weight = conv_weight(weights),
-                              .y = a.qkv,
-                              .offsets = context.batch.device_offsets,
-                              .state = state ? state.pools[kConvPool] : TensorView(),
-                              .slots = state.device_slots,
-                              .bias = {}});
+  short_conv_forward(device,
+                     {.x = columns(a.projected, 0, channels()),
+                      .weight = conv_weight(weights),
+                      .y = a.qkv,
+                      .offsets = context.batch.device_offsets,
+                      .state = state ? state.pools[kConvPool] : TensorView(),
+                      .slots = state.device_slots,
+                      .bias = {}},
+                     context.workspace);
   gates_forward(device, gates(weights, a));
   fill_fixed_gates(context, a);
   run_recurrence(context, a, state);
@@ -396,15 +382,17 @@ void RecurrenceMixer::backward(const LayerContext& context, const Backward& args
   // head_out is the gradient of the gated norm's output, and then that output again.
   linear_backward(device,
                   {.x = s.head_out, .w = out_.matrix_in(weights), .dy = args.d_out, .dx = s.head_out, .dw = {}});
-  gated_norm_backward(device, {.x = a.o,
-                               .gate = columns(a.projected, gate_at_, width),
-                               .weight = out_norm_.in(weights),
-                               .dy = s.head_out,
-                               .dx = s.d_o,
-                               .dgate = columns(s.d_projected, gate_at_, width),
-                               .dweight = out_norm_.in(args.gradients),
-                               .epsilon = static_cast<float>(config_->norm_eps),
-                               .y = s.head_out});
+  gated_norm_backward(device,
+                      {.x = a.o,
+                       .gate = columns(a.projected, gate_at_, width),
+                       .weight = out_norm_.in(weights),
+                       .dy = s.head_out,
+                       .dx = s.d_o,
+                       .dgate = columns(s.d_projected, gate_at_, width),
+                       .dweight = out_norm_.in(args.gradients),
+                       .epsilon = static_cast<float>(config_->norm_eps),
+                       .y = s.head_out},
+                      context.workspace);
   linear_backward(
       device,
       {.x = s.head_out, .w = out_.matrix_in(weights), .dy = args.d_out, .dx = {}, .dw = out_.in(args.gradients)});
@@ -416,24 +404,28 @@ void RecurrenceMixer::backward(const LayerContext& context, const Backward& args
 void RecurrenceMixer::gates_and_conv_backward(const LayerContext& context, std::span<float> gradients,
                                               const Activations& a, const Scratch& s) const {
   const std::int64_t HV = config_->value_heads();
-  gates_backward(context.device, {.forward = gates(context.weights, a),
-                                  .dg = s.dg,
-                                  .dbeta = s.dbeta,
-                                  .dlambda = s.dlambda,
-                                  .da = columns(s.d_projected, a_at_, HV),
-                                  .db = columns(s.d_projected, b_at_, HV),
-                                  .dl = columns(s.d_projected, lambda_at_, HV),
-                                  .dA_log = A_log_.in(gradients),
-                                  .ddt_bias = dt_bias_.in(gradients),
-                                  .dlambda_bias = lambda_bias_.in(gradients)});
-  short_conv_backward(context.device, {.x = columns(a.projected, 0, channels()),
-                                       .weight = conv_weight(context.weights),
-                                       .dy = s.d_qkv,
-                                       .dx = columns(s.d_projected, 0, channels()),
-                                       .dweight = conv_.exists() ? conv_.in(gradients) : s.d_ones,
-                                       .offsets = context.batch.device_offsets,
-                                       .bias = {},
-                                       .dbias = {}});
+  gates_backward(context.device,
+                 {.forward = gates(context.weights, a),
+                  .dg = s.dg,
+                  .dbeta = s.dbeta,
+                  .dlambda = s.dlambda,
+                  .da = columns(s.d_projected, a_at_, HV),
+                  .db = columns(s.d_projected, b_at_, HV),
+                  .dl = columns(s.d_projected, lambda_at_, HV),
+                  .dA_log = A_log_.in(gradients),
+                  .ddt_bias = dt_bias_.in(gradients),
+                  .dlambda_bias = lambda_bias_.in(gradients)},
+                 context.workspace);
+  short_conv_backward(context.device,
+                      {.x = columns(a.projected, 0, channels()),
+                       .weight = conv_weight(context.weights),
+                       .dy = s.d_qkv,
+                       .dx = columns(s.d_projected, 0, channels()),
+                       .dweight = conv_.exists() ? conv_.in(gradients) : s.d_ones,
+                       .offsets = context.batch.device_offsets,
+                       .bias = {},
+                       .dbias = {}},
+                      context.workspace);
 }
 
 void RecurrenceMixer::projections_backward(const LayerContext& context, const Backward& args, const Scratch& s) const {

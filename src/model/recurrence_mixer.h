@@ -54,9 +54,6 @@ class RecurrenceMixer final : public Mixer {
                                                                    BumpAllocator& memory) const override;
   [[nodiscard]] std::unique_ptr<MixerScratch> plan_scratch(const Device& device, const BatchShape& shape,
                                                            BumpAllocator& memory) const override;
-  [[nodiscard]] std::size_t workspace_bytes(const LayerContext& context, const MixerActivations& activations,
-                                            const MixerScratch& scratch, const MixerState& state,
-                                            bool backward) const override;
   void forward(const LayerContext& context, const Forward& args, MixerActivations& activations, MixerScratch& scratch,
                const MixerState& state) const override;
   void backward(const LayerContext& context, const Backward& args, const MixerActivations& activations,
@@ -76,8 +73,7 @@ class RecurrenceMixer final : public Mixer {
   [[nodiscard]] RecurrenceInputs inputs(const Batch& batch, const Activations& a) const;
   [[nodiscard]] RecurrenceForward forward_args(const LayerContext& context, const Activations& a,
                                                const TensorView& states) const;
-  [[nodiscard]] RecurrenceStep step_args(const LayerContext& context, const Activations& a,
-                                         const MixerState& state) const;
+  [[nodiscard]] RecurrenceStep step_args(const Activations& a, const MixerState& state) const;
   [[nodiscard]] RecurrenceBackward backward_args(const LayerContext& context, const Activations& a,
                                                  const Scratch& s) const;
   [[nodiscard]] GatesForward gates(const Weights& weights, const Activations& a) const;

@@ -39,7 +39,8 @@ Trainer::Trainer(LanguageModel& model, const OptimizerOptions& options, const De
       runner_(model, weights_, device, recompute),
       evaluation_runner_(model, weights_, device, false),
       state_(model.layout().size),
-      gradients_(device, bytes_of(model.layout().size)) {
+      gradients_(device, bytes_of(model.layout().size)),
+      workspace_(device) {
   if (device.gpu != nullptr) moments_ = DeviceBuffer(device, state_.memory.size());
 }
 
@@ -79,7 +80,7 @@ StepResult Trainer::step(std::span<const TokenBatch> pieces, float learning_rate
   args.epsilon = options_.epsilon;
   args.weight_decay = options_.weight_decay;
   args.step = state_.updates + 1;
-  result.gradient_norm = clipped_adamw(device_, args, options_.clip);
+  result.gradient_norm = clipped_adamw(device_, args, options_.clip, workspace_);
   result.skipped = !std::isfinite(result.gradient_norm);
   if (!result.skipped) ++state_.updates;
   return result;

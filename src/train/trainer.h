@@ -70,6 +70,7 @@ class Trainer {
   OptimizerState state_;
   DeviceBuffer gradients_;
   DeviceBuffer moments_;  // m, then v, on a GPU
+  Workspace workspace_;
 };
 
 }  // namespace qdelta

@@ -176,8 +176,9 @@ struct Problem {
     return in;
   }
   [[nodiscard]] Execution execution() const {
-    return {static_cast<Form>(options.form), options.chunk, options.threads};
+    return {.form = static_cast<Form>(options.form), .chunk = options.chunk};
   }
+  [[nodiscard]] Device device() const { return {.threads = options.threads}; }
 
   // What the C++ interface gives: o and ht, and the gradients.
   [[nodiscard]] std::map<std::string, Tensor> expected() const {
@@ -191,8 +192,8 @@ struct Problem {
     forward.o = out["o"].view();
     forward.ht = out["ht"].view();
     forward.run = execution();
-    AlignedBuffer space(recurrence_workspace(forward));
-    recurrence_forward(forward, {space.data(), space.size()});
+    Workspace workspace(device());
+    recurrence_forward(device(), forward, workspace);
     RecurrenceBackward backward;
     backward.in = inputs();
     backward.d_o = tensors.at("d_o").view();
@@ -205,8 +206,7 @@ struct Problem {
     backward.dlambda = out["dlambda"].view();
     backward.dh0 = out["dh0"].view();
     backward.run = execution();
-    space = AlignedBuffer(recurrence_workspace(backward));
-    recurrence_backward(backward, {space.data(), space.size()});
+    recurrence_backward(device(), backward, workspace);
     return out;
   }
 };

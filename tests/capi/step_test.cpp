@@ -54,8 +54,8 @@ struct StepProblem {
     args.states = out["states"].view();
     if (indexed) args.index = at.view();
     args.o = out["o"].view();
-    AlignedBuffer space(recurrence_workspace(args));
-    recurrence_step(args, {space.data(), space.size()});
+    Workspace workspace{Device{}};
+    recurrence_step({}, args, workspace);
     return out;
   }
 };

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "cuda/layers_on_gpu.h"
+#include "poisoned_workspace.h"
 
 namespace qdelta::testing {
 namespace {
@@ -113,7 +114,7 @@ TEST(CudaLayers, Embedding) {
         const Tensor dy = random_tensor(random, dtype, {n.rows, n.in});
         const Tensor dtable0 = random_tensor(random, kF32, {n.out, n.in});
         Tensor dtable = float_of(dtable0);
-        embedding_backward(kCpu, {ids, float_of(dy).view(), dtable.view()});
+        embedding_backward(kCpu, {ids, float_of(dy).view(), dtable.view()}, poisoned_workspace());
         const DeviceTensor dev_dy(dy, place);
         Tensor first;
         for (int run = 0; run < 2; ++run) {
@@ -215,7 +216,8 @@ TEST(CudaLayers, RmsNorm) {
           Tensor dweight = float_of(dweight0);
           rms_norm_backward(
               kCpu,
-              {float_of(x).view(), weight.view(), inverse.view(), float_of(dy).view(), dx.view(), dweight.view(), {}});
+              {float_of(x).view(), weight.view(), inverse.view(), float_of(dy).view(), dx.view(), dweight.view(), {}},
+              poisoned_workspace());
           Tensor first;
           for (int run = 0; run < 2; ++run) {
             const DeviceTensor dev_dy(dy, place);
@@ -272,15 +274,17 @@ TEST(CudaLayers, GatedNorm) {
             Tensor dweight = float_of(dweight0);
             const ConstTensorView no_gate;
             gated_norm_forward(kCpu, {fx.view(), gated ? fgate.view() : no_gate, weight.view(), y.view(), 1e-6F});
-            gated_norm_backward(kCpu, {fx.view(),
-                                       gated ? fgate.view() : no_gate,
-                                       weight.view(),
-                                       fdy.view(),
-                                       dx.view(),
-                                       gated ? dgate.view() : TensorView(),
-                                       dweight.view(),
-                                       1e-6F,
-                                       {}});
+            gated_norm_backward(kCpu,
+                                {fx.view(),
+                                 gated ? fgate.view() : no_gate,
+                                 weight.view(),
+                                 fdy.view(),
+                                 dx.view(),
+                                 gated ? dgate.view() : TensorView(),
+                                 dweight.view(),
+                                 1e-6F,
+                                 {}},
+                                poisoned_workspace());
             const DeviceTensor dev_x(x, place);
             const DeviceTensor dev_gate(gate, place);
             const DeviceTensor dev_dy(dy, place);
@@ -355,8 +359,10 @@ TEST(CudaLayers, ShortConv) {
               const Tensor state0 = random_tensor(random, kF32, {sequences + 2, W - 1, channels});
               Tensor state = float_of(state0);
               Tensor y(kF32, shape);
-              short_conv_forward(kCpu, {fx.view(), weight.view(), y.view(), offsets,
-                                        with_state ? state.view() : TensorView(), slots, bias_view});
+              short_conv_forward(kCpu,
+                                 {fx.view(), weight.view(), y.view(), offsets, with_state ? state.view() : TensorView(),
+                                  slots, bias_view},
+                                 poisoned_workspace());
               const DeviceTensor dev_y(dtype, shape, place);
               const DeviceTensor dev_state(state0);
               const DeviceVector<std::int64_t> dev_slots(slots);
@@ -375,8 +381,10 @@ TEST(CudaLayers, ShortConv) {
             const Tensor dbias0 = random_tensor(random, kF32, {channels});
             Tensor dbias = float_of(dbias0);
             const DeviceTensor dev_dbias(dbias0);
-            short_conv_backward(kCpu, {fx.view(), weight.view(), float_of(dy).view(), dx.view(), dweight.view(),
-                                       offsets, bias_view, dbias.view()});
+            short_conv_backward(kCpu,
+                                {fx.view(), weight.view(), float_of(dy).view(), dx.view(), dweight.view(), offsets,
+                                 bias_view, dbias.view()},
+                                poisoned_workspace());
             const DeviceTensor dev_dy(dy, place);
             const DeviceTensor dev_dx(dtype, shape, place);
             const DeviceTensor dev_dweight(dweight0);
@@ -472,8 +480,10 @@ TEST(CudaLayers, Gates) {
           Tensor dA_log = float_of(sums0);
           Tensor ddt_bias = float_of(sums0);
           Tensor dbias = float_of(bias0);
-          gates_backward(kCpu, {in, dg.view(), dbeta.view(), dlambda.view(), da.view(), db.view(), dl.view(),
-                                dA_log.view(), ddt_bias.view(), which.bias ? dbias.view() : TensorView()});
+          gates_backward(kCpu,
+                         {in, dg.view(), dbeta.view(), dlambda.view(), da.view(), db.view(), dl.view(), dA_log.view(),
+                          ddt_bias.view(), which.bias ? dbias.view() : TensorView()},
+                         poisoned_workspace());
           const DeviceTensor dev_dg(dg, place);
           const DeviceTensor dev_dbeta(dbeta, place);
           const DeviceTensor dev_dlambda(dlambda, place);

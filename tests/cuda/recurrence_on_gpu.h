@@ -40,7 +40,7 @@ class GpuCase {
     if (spec.dgates) out_.dbeta = empty(gates, spec.gates());
     if (spec.dgates) out_.dlambda = empty(gates, spec.gates());
     if (spec.dh0) out_.dh0 = empty(DType::f32, spec.states());
-    const std::int64_t chunks = recurrence_chunk_count(problem.inputs(), {Form::chunk, 64, 0, true});
+    const std::int64_t chunks = recurrence_chunk_count(problem.inputs(), {.form = Form::chunk, .chunk = 64});
     if (how.chunk_states != DType::boolean)
       states_ = empty(how.chunk_states, {chunks, spec.value_heads(), spec.key_dim, spec.value_dim});
     if (how.saves_matrices)
@@ -63,11 +63,13 @@ class GpuCase {
   void run() const { run(forward(), backward()); }
   void run(const RecurrenceForward& forward, const RecurrenceBackward& backward) const {
     const cuda::Context& context = device_context();
-    const DeviceMemory forward_space(cuda::recurrence_chunk_workspace(forward));
-    const DeviceMemory backward_space(cuda::recurrence_chunk_workspace(backward));
+    const DeviceMemory forward_memory(cuda::recurrence_chunk_workspace(forward));
+    const DeviceMemory backward_memory(cuda::recurrence_chunk_workspace(backward));
+    Workspace forward_space(forward_memory.bytes());
+    Workspace backward_space(backward_memory.bytes());
     const auto both = [&] {
-      cuda::recurrence_chunk_forward(context, forward, forward_space.bytes());
-      cuda::recurrence_chunk_backward(context, backward, backward_space.bytes());
+      cuda::recurrence_chunk_forward(context, forward, forward_space);
+      cuda::recurrence_chunk_backward(context, backward, backward_space);
     };
     if (how_.graph) {
       const std::shared_ptr<cuda::Graph> graph = cuda::capture(context, both);

@@ -458,14 +458,16 @@ TEST(RecurrenceOnGpu, RefusesWhatIsUnsupported) {
   expect_error(Status::invalid_argument, {"32", "64"}, [&] { return cuda::recurrence_chunk_workspace(args); });
   args = on_gpu.forward();
   expect_error(Status::invalid_argument, {"workspace has 0 bytes"}, [&] {
-    cuda::recurrence_chunk_forward(device_context(), args, {});
+    Workspace none{std::span<std::byte>()};
+    cuda::recurrence_chunk_forward(device_context(), args, none);
     return 0;
   });
-  const DeviceMemory space(cuda::recurrence_chunk_workspace(args));
+  const DeviceMemory memory(cuda::recurrence_chunk_workspace(args));
+  Workspace space(memory.bytes());
   const DeviceMemory little(64);
   args.saved = little.bytes();
   expect_error(Status::invalid_argument, {"saved has 64 bytes"}, [&] {
-    cuda::recurrence_chunk_forward(device_context(), args, space.bytes());
+    cuda::recurrence_chunk_forward(device_context(), args, space);
     return 0;
   });
 }

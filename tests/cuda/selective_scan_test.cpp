@@ -59,8 +59,9 @@ struct DeviceScan {
     const DeviceTensor ht = like(shapes.ht, {});
     const DeviceTensor chunk_states = like(shapes.chunk_states, {});
     const SelectiveScanForward forward{inputs(), y.view(), ht.view(), chunk_states.view()};
-    const DeviceMemory space(selective_scan_workspace(gpu(), inputs(), true));
-    selective_scan_forward(gpu(), forward, space.bytes());
+    const DeviceMemory memory(selective_scan_workspace(gpu(), inputs(), true));
+    Workspace space(memory.bytes());
+    selective_scan_forward(gpu(), forward, space);
 
     const DeviceTensor dx = like(shapes.dx, place);
     const DeviceTensor ddt = like(shapes.ddt, place);
@@ -72,11 +73,11 @@ struct DeviceScan {
     const DeviceTensor dskip(shapes.dskip);
     const DeviceTensor ddt_bias(shapes.ddt_bias);
     device_context().synchronize();
-    space.fill_with_nan();
+    memory.fill_with_nan();
     selective_scan_backward(gpu(),
                             {inputs(), dy.view(), d_ht.view(), chunk_states.view(), dx.view(), ddt.view(), dB.view(),
                              dC.view(), dz.view(), dA_log.view(), dskip.view(), ddt_bias.view(), dh0.view()},
-                            space.bytes());
+                            space);
     ScanOutputs out;
     out.y = y.get();
     out.ht = ht.get();
@@ -209,8 +210,9 @@ TEST(CudaSelectiveScan, PrefillAndStepsEqualTheSequence) {
       forward.in.offsets = offsets.span();
       forward.ht = TensorView(pool.view().data + pool0.bytes() / 3, DType::f32, {1, N, 77});
       forward.in.h0 = forward.ht;
-      const DeviceMemory space(selective_scan_workspace(gpu(), forward.in, false));
-      selective_scan_forward(gpu(), forward, space.bytes());
+      const DeviceMemory memory(selective_scan_workspace(gpu(), forward.in, false));
+      Workspace space(memory.bytes());
+      selective_scan_forward(gpu(), forward, space);
       const DeviceVector<std::int64_t> slot(std::vector<std::int64_t>{1});
       const DeviceVector<std::int64_t> nowhere(std::vector<std::int64_t>{-1});
       const auto step = [&](std::int64_t t, const DeviceVector<std::int64_t>& index, const TensorView& to) {

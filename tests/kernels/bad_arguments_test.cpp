@@ -37,18 +37,27 @@ struct BadArgument {
 };
 
 template <class Arguments>
-void expect_refused(const BadArgument<Arguments>& bad, Arguments args) {
+void expect_refused(const BadArgument<Arguments>& bad, Arguments args, const Device& device = kOneThread) {
   SCOPED_TRACE(bad.name);
   bad.make(args);
-  expect_error(Status::invalid_argument, bad.message, [&] { return recurrence_workspace(args); });
+  expect_error(Status::invalid_argument, bad.message, [&] { return recurrence_workspace(device, args); });
   AlignedBuffer plenty(std::size_t{1} << 22);
-  const std::span<std::byte> space{plenty.data(), plenty.size()};
+  Workspace space({plenty.data(), plenty.size()});
   expect_error(Status::invalid_argument, bad.message, [&] {
-    if constexpr (std::is_same_v<Arguments, RecurrenceForward>) recurrence_forward(args, space);
-    if constexpr (std::is_same_v<Arguments, RecurrenceBackward>) recurrence_backward(args, space);
-    if constexpr (std::is_same_v<Arguments, RecurrenceStep>) recurrence_step(args, space);
+    if constexpr (std::is_same_v<Arguments, RecurrenceForward>) recurrence_forward(device, args, space);
+    if constexpr (std::is_same_v<Arguments, RecurrenceBackward>) recurrence_backward(device, args, space);
+    if constexpr (std::is_same_v<Arguments, RecurrenceStep>) recurrence_step(device, args, space);
     return 0;
   });
+}
+
+// Numbers of threads that no device can have.
+template <class Arguments>
+void expect_threads_refused(const Arguments& args) {
+  const auto unspoilt = [](Arguments&) {};
+  expect_refused<Arguments>({"negative threads", unspoilt, {"threads is -1"}}, args, {.threads = -1});
+  expect_refused<Arguments>({"one thread too many", unspoilt, {"threads is 4097"}}, args, {.threads = 4097});
+  expect_refused<Arguments>({"too many threads", unspoilt, {"threads is 5000", "4096"}}, args, {.threads = 5000});
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -151,8 +160,6 @@ std::vector<BadArgument<Execution>> bad_executions() {
       {"chunk of 48", [](How& how) { how.chunk = 48; }, {"chunk is 48", "16, 32, 64 or 128"}},
       {"chunk of 256", [](How& how) { how.chunk = 256; }, {"chunk is 256"}},
       {"negative chunk", [](How& how) { how.chunk = -16; }, {"chunk is -16"}},
-      {"negative threads", [](How& how) { how.threads = -1; }, {"threads is -1"}},
-      {"too many threads", [](How& how) { how.threads = 5000; }, {"threads is 5000", "4096"}},
   };
 }
 
@@ -163,7 +170,7 @@ class BadArguments : public ::testing::Test {
  protected:
   RecurrenceCase problem_ = random_case(valid_spec(), 101);
   Results<Tensor> out_ = make_results(valid_spec());
-  const Execution how_{Form::chunk, 16, 1, true};
+  const RunOptions how_{Form::chunk, 16, 1, true};
 
   RecurrenceForward forward() { return forward_arguments(problem_, out_, how_); }
   RecurrenceBackward backward() { return backward_arguments(problem_, out_, how_); }
@@ -178,7 +185,7 @@ TEST_F(BadArguments, OfTheInputs) {
     expect_refused<RecurrenceBackward>({bad.name, [&](auto& args) { bad.make(args.in); }, bad.message}, backward());
     RecurrenceInputs in = problem_.inputs();
     bad.make(in);
-    expect_error(Status::invalid_argument, bad.message, [&] { return recurrence_chunk_count(in, how_); });
+    expect_error(Status::invalid_argument, bad.message, [&] { return recurrence_chunk_count(in, how_.execution()); });
   }
 }
 
@@ -192,6 +199,11 @@ TEST_F(BadArguments, OfTheExecution) {
       expect_refused<RecurrenceForward>({bad.name, make, bad.message}, forward());
       expect_refused<RecurrenceBackward>({bad.name, make, bad.message}, backward());
     }
+    RecurrenceForward forward_args = forward();
+    RecurrenceBackward backward_args = backward();
+    forward_args.run.form = backward_args.run.form = form;
+    expect_threads_refused(forward_args);
+    expect_threads_refused(backward_args);
   }
 }
 
@@ -268,18 +280,20 @@ TEST_F(BadArguments, OfTheBackward) {
 TEST_F(BadArguments, AWorkspaceTooSmall) {
   const RecurrenceForward forward_args = forward();
   const RecurrenceBackward backward_args = backward();
-  const std::size_t forward_bytes = recurrence_workspace(forward_args);
-  const std::size_t backward_bytes = recurrence_workspace(backward_args);
+  const std::size_t forward_bytes = recurrence_workspace(kOneThread, forward_args);
+  const std::size_t backward_bytes = recurrence_workspace(kOneThread, backward_args);
   ASSERT_GT(forward_bytes, 0U);
   ASSERT_GT(backward_bytes, 0U);
   AlignedBuffer space(std::max(forward_bytes, backward_bytes));
   expect_error(Status::invalid_argument,
                {"workspace", std::to_string(forward_bytes - 1), std::to_string(forward_bytes)}, [&] {
-                 recurrence_forward(forward_args, {space.data(), forward_bytes - 1});
+                 Workspace workspace({space.data(), forward_bytes - 1});
+                 recurrence_forward(kOneThread, forward_args, workspace);
                  return 0;
                });
   expect_error(Status::invalid_argument, {"workspace", "0 bytes", std::to_string(backward_bytes)}, [&] {
-    recurrence_backward(backward_args, {});
+    Workspace workspace{std::span<std::byte>()};
+    recurrence_backward(kOneThread, backward_args, workspace);
     return 0;
   });
 }
@@ -326,8 +340,6 @@ TEST_F(BadStepArguments, OfTheTensors) {
       {"value heads no multiple", [](S& s) { set_extent(s.v, 1, 3); }, {"v has 3 heads", "2 heads"}},
       {"no key width", [](S& s) { set_extent(s.q, 2, 0); }, {"q has width 0"}},
       {"scale infinite", [](S& s) { s.scale = -INFINITY; }, {"scale is -inf"}},
-      {"negative threads", [](S& s) { s.threads = -2; }, {"threads is -2"}},
-      {"too many threads", [](S& s) { s.threads = 4097; }, {"threads is 4097"}},
       {"k misshapen", [](S& s) { set_extent(s.k, 2, 7); }, {"k has shape [2, 2, 7]", "[R, H, K] = [2, 2, 6]"}},
       {"v with other rows", [](S& s) { set_extent(s.v, 0, 3); }, {"v has shape [3, 4, 5]"}},
       {"g misshapen", [](S& s) { set_extent(s.g, 1, 2); }, {"g has shape [2, 2]", "[R, HV] = [2, 4]"}},
@@ -343,6 +355,8 @@ TEST_F(BadStepArguments, OfTheTensors) {
   };
   for (const auto& bad : all) expect_refused(bad, step());
 }
+
+TEST_F(BadStepArguments, OfTheThreads) { expect_threads_refused(step()); }
 
 TEST_F(BadStepArguments, OfTheIndex) {
   using S = RecurrenceStep;
@@ -383,10 +397,11 @@ TEST_F(BadStepArguments, OfTheIndex) {
 
 TEST_F(BadStepArguments, AWorkspaceTooSmall) {
   const RecurrenceStep args = step();
-  const std::size_t bytes = recurrence_workspace(args);
+  const std::size_t bytes = recurrence_workspace(kOneThread, args);
   AlignedBuffer space(bytes);
   expect_error(Status::invalid_argument, {"workspace", std::to_string(bytes - 1), std::to_string(bytes)}, [&] {
-    recurrence_step(args, {space.data(), bytes - 1});
+    Workspace workspace({space.data(), bytes - 1});
+    recurrence_step(kOneThread, args, workspace);
     return 0;
   });
 }

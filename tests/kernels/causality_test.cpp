@@ -70,7 +70,7 @@ void expect_contained(const Results<Tensor>& got, const Results<Tensor>& expecte
 TEST_P(Causality, OfOutputs) {
   const CaseSpec spec = outputs_spec(GetParam());
   const RecurrenceCase clean = random_case(spec, 81);
-  for (const Execution& how : all_forms()) {
+  for (const RunOptions& how : all_forms()) {
     const Results<Tensor> expected = run_forward(clean, how);
     for (const Place& place : places()) {
       for (const std::int64_t t : {0, 1, 13, 16, 31, 44}) {
@@ -91,7 +91,7 @@ TEST_P(Causality, OfOutputsInBFloat16) {
   const CaseSpec spec = outputs_spec(GetParam());
   const RecurrenceCase clean = in_bfloat16(random_case(spec, 81));
   for (const int chunk : kChunkLengths) {
-    const Execution how{Form::chunk, chunk, 1, true};
+    const RunOptions how{Form::chunk, chunk, 1, true};
     const Results<Tensor> expected = run_forward(clean, how);
     for (const Place& place : places()) {
       SCOPED_TRACE(fmt::format("{}, {}", describe(how), place.name));
@@ -110,7 +110,7 @@ TEST_P(Causality, OfPackedSequences) {
   spec.cu_seqlens = {0, 11, 24, 40};
   spec.value_dim = 20;
   const RecurrenceCase clean = random_case(spec, 82);
-  for (const Execution& how : all_forms()) {
+  for (const RunOptions& how : all_forms()) {
     SCOPED_TRACE(describe(how));
     const Results<Tensor> expected = run_both(clean, how);
     for (const Place& place : places()) {
@@ -170,7 +170,7 @@ TEST_P(Causality, OfValueColumns) {
   const RecurrenceCase clean = random_case(spec, 84);
   RecurrenceCase poisoned = random_case(spec, 84);
   poison(poisoned, places()[2], 3, kNaN);  // column 35
-  for (const Execution& how : all_forms()) {
+  for (const RunOptions& how : all_forms()) {
     SCOPED_TRACE(describe(how));
     const Results<Tensor> expected = run_forward(clean, how);
     const Results<Tensor> got = run_forward(poisoned, how);

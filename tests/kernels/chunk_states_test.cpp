@@ -6,13 +6,13 @@
 namespace qdelta::testing {
 namespace {
 
-Tensor saved_states(const RecurrenceCase& problem, const Execution& how, Results<Tensor>& out) {
-  const std::int64_t chunks = recurrence_chunk_count(problem.inputs(), how);
+Tensor saved_states(const RecurrenceCase& problem, const RunOptions& how, Results<Tensor>& out) {
+  const std::int64_t chunks = recurrence_chunk_count(problem.inputs(), how.execution());
   const CaseSpec& spec = problem.spec;
   Tensor states = nan_tensor(DType::f32, {chunks, spec.value_heads(), spec.key_dim, spec.value_dim});
   RecurrenceForward args = forward_arguments(problem, out, how);
   args.chunk_states = states.view();
-  run(args);
+  run(args, how.device());
   return states;
 }
 
@@ -35,12 +35,12 @@ TEST_P(ChunkStatesOf, GiveTheBackwardWhatItWouldCompute) {
         if (threads == 3) spec.cu_seqlens = {0, 0, tokens / 3, tokens, tokens};
         SCOPED_TRACE(describe(spec));
         const RecurrenceCase problem = random_case(spec, 11);
-        const Execution how{Form::chunk, chunk, threads, true};
+        const RunOptions how{Form::chunk, chunk, threads, true};
         Results<Tensor> with = make_results(spec);
         const Tensor states = saved_states(problem, how, with);
         RecurrenceBackward args = backward_arguments(problem, with, how);
         args.chunk_states = states.view();
-        run(args);
+        run(args, how.device());
         Results<Tensor> without = run_both(problem, how);
         // The blocked recurrence is not the chunk form, so o and ht need not be the same bits.
         if (tokens <= 8) {
@@ -65,7 +65,7 @@ TEST_P(ChunkStatesOf, AreTheStatesOfThePrefixes) {
   spec.key_dim = 9;
   spec.value_dim = 21;
   const RecurrenceCase problem = random_case(spec, 12);
-  const Execution how{Form::chunk, 32, 1, true};
+  const RunOptions how{Form::chunk, 32, 1, true};
   Results<Tensor> out = make_results(spec);
   const Tensor states = saved_states(problem, how, out);
   ASSERT_EQ(states.shape()[0], 2 + 0 + 2);
@@ -95,7 +95,7 @@ TEST(ChunkCount, IsTheSumOverSequences) {
   spec.batch = 3;
   spec.tokens = 65;
   const auto count = [](const CaseSpec& of, int chunk) {
-    return recurrence_chunk_count(random_case(of, 1).inputs(), {Form::chunk, chunk, 1, true});
+    return recurrence_chunk_count(random_case(of, 1).inputs(), {.form = Form::chunk, .chunk = chunk});
   };
   EXPECT_EQ(count(spec, 64), 6);
   EXPECT_EQ(count(spec, 16), 15);

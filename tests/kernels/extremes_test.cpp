@@ -28,7 +28,7 @@ TEST_P(Extremes, StayCloseToTheOracle) {
             << name << ": the case is none, the oracle gives " << value;
       }
     }
-    for (const Execution& how : all_forms()) {
+    for (const RunOptions& how : all_forms()) {
       SCOPED_TRACE(describe(how));
       const double slack = extremes()[GetParam()].slack;
       expect_close(run_both(problem, how), expected, {slack * 1e-5, slack * 5e-5, kVanishing});
@@ -45,7 +45,7 @@ TEST(ExtremeRows, LongerThanTheRootOfTheLargestFloat) {
     scale(problem.q, 1e25F);
     scale(problem.k, 1e25F);
     const Reference expected = reference_of(problem);
-    for (const Execution& how : all_forms()) {
+    for (const RunOptions& how : all_forms()) {
       SCOPED_TRACE(describe(spec) + " " + describe(how));
       expect_close(run_both(problem, how), expected, {1e-5, 5e-5, kVanishing});
     }
@@ -78,7 +78,7 @@ TEST(ExtremeRows, NormOfNarrowRows) {
     }
     const OracleInputs<double> before =
         oracle_backward<double>(shape, in, {to_doubles(problem.d_o.view()), to_doubles(problem.d_ht.view())});
-    for (const Execution& how : all_forms()) {
+    for (const RunOptions& how : all_forms()) {
       SCOPED_TRACE(fmt::format("K = {}, {}", key_dim, describe(how)));
       Results<Tensor> got = run_both(problem, how);
       for (int which = 0; which < 2; ++which) {
@@ -112,7 +112,7 @@ TEST(ExtremeLength, ThousandsOfTokens) {
     SCOPED_TRACE(describe(spec));
     const RecurrenceCase problem = random_case(spec, 74);
     const Reference expected = reference_of(problem);
-    for (const Execution& how : all_forms()) {
+    for (const RunOptions& how : all_forms()) {
       SCOPED_TRACE(describe(how));
       expect_close(run_both(problem, how), expected, {});
     }

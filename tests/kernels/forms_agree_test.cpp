@@ -97,7 +97,7 @@ TEST(FormsAgree, OnWideHeads) {
     SCOPED_TRACE(describe(spec));
     const RecurrenceCase problem = random_case(spec, 77);
     const Reference expected = reference_of(problem);
-    for (const Execution& how : all_forms()) {
+    for (const RunOptions& how : all_forms()) {
       SCOPED_TRACE(describe(how));
       expect_close(run_both(problem, how), expected, {});
     }
@@ -106,7 +106,7 @@ TEST(FormsAgree, OnWideHeads) {
 
 // Without heads to spare or with no values at all there is nothing to compute, and nothing may break.
 TEST(FormsAgree, OnEmptyShapes) {
-  for (const Execution& how : all_forms()) {
+  for (const RunOptions& how : all_forms()) {
     SCOPED_TRACE(describe(how));
     CaseSpec no_batch;
     no_batch.batch = 0;
@@ -140,7 +140,7 @@ TEST(FormsAgree, OnPackedSequencesAndEachAlone) {
   spec.value_dim = 70;
   spec.cu_seqlens = {0, 0, 1, 18, 18, 101, 120};
   const RecurrenceCase packed = random_case(spec, 5);
-  for (const Execution& how : all_forms()) {
+  for (const RunOptions& how : all_forms()) {
     SCOPED_TRACE(describe(how));
     const Results<Tensor> all = run_both(packed, how);
     for (std::int64_t n = 0; n < spec.sequences(); ++n) {
@@ -176,7 +176,7 @@ TEST(FormsAgree, WithAndWithoutOptionalOutputs) {
   spec.shared = 2;
   spec.value_dim = 70;
   const RecurrenceCase whole = random_case(spec, 6);
-  for (const Execution& how : all_forms()) {
+  for (const RunOptions& how : all_forms()) {
     SCOPED_TRACE(describe(how));
     Results<Tensor> all = run_both(whole, how);
     RecurrenceCase bare = random_case(spec, 6);
@@ -201,7 +201,7 @@ TEST_P(FormsAgreeFor, WhateverTheGatesNotRead) {
     missing.*gate = Tensor();
     for (float& value : (poisoned.*gate).as<float>()) value = std::nanf("");
   }
-  for (const Execution& how : all_forms()) {
+  for (const RunOptions& how : all_forms()) {
     SCOPED_TRACE(describe(how));
     const Results<Tensor> expected = run_both(given, how);
     expect_same_bits(run_both(poisoned, how), expected);

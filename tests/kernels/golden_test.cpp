@@ -9,7 +9,7 @@
 namespace qdelta::testing {
 namespace {
 
-class Golden : public ::testing::TestWithParam<Execution> {
+class Golden : public ::testing::TestWithParam<RunOptions> {
  protected:
   static void SetUpTestSuite() { cases_ = new std::vector<GoldenCase>(read_golden_cases()); }
   static void TearDownTestSuite() { delete cases_; }
@@ -38,7 +38,7 @@ TEST_P(Golden, BFloat16) {
   for (const GoldenCase& golden : cases()) {
     SCOPED_TRACE(golden.name);
     const RecurrenceCase rounded = in_bfloat16(golden.problem);
-    Execution how = GetParam();
+    RunOptions how = GetParam();
     how.bf16_products = false;
     expect_close(run_both(rounded, how), reference_of(rounded), golden.tolerance());
   }

@@ -33,8 +33,8 @@ void on_each_set(const Body& body) {
   }
 }
 
-const std::vector<Execution>& some_forms() {
-  static const std::vector<Execution> forms{
+const std::vector<RunOptions>& some_forms() {
+  static const std::vector<RunOptions> forms{
       {Form::chunk, 16, 2, false}, {Form::chunk, 64, 1, false}, {Form::recurrent, 0, 1, false}};
   return forms;
 }
@@ -44,7 +44,7 @@ TEST(InstructionSets, MeetTheGoldenCases) {
   on_each_set([&] {
     for (const GoldenCase& golden : cases) {
       if (quick() && golden.problem.spec.tokens > 100) continue;
-      for (const Execution& how : some_forms()) {
+      for (const RunOptions& how : some_forms()) {
         SCOPED_TRACE(golden.name + " " + describe(how));
         expect_close(run_both(golden.problem, how), golden.expected, golden.tolerance());
       }
@@ -67,7 +67,7 @@ TEST(InstructionSets, AgreeOnOddShapes) {
       const RecurrenceCase problem = random_case(spec, 95);
       const Reference expected = reference_of(problem);
       on_each_set([&] {
-        for (const Execution& how : some_forms()) {
+        for (const RunOptions& how : some_forms()) {
           SCOPED_TRACE(describe(spec) + " " + describe(how));
           expect_close(run_both(problem, how), expected, {});
         }
@@ -118,14 +118,14 @@ TEST(InstructionSets, RoundToBFloat16AsTheTypeDoes) {
     if (std::abs(value) < std::numeric_limits<float>::min()) value = 0;
   }
   on_each_set([&] {
-    for (const Execution& how : some_forms()) {
+    for (const RunOptions& how : some_forms()) {
       SCOPED_TRACE(describe(how));
       Results<Tensor> wide;
       wide.o = nan_tensor(DType::f32, spec.values());
-      run(forward_arguments(problem, wide, how));
+      run(forward_arguments(problem, wide, how), how.device());
       Results<Tensor> narrow;
       narrow.o = nan_tensor(DType::bf16, spec.values());
-      run(forward_arguments(problem, narrow, how));
+      run(forward_arguments(problem, narrow, how), how.device());
       Tensor expected(DType::bf16, spec.values());
       for (std::size_t i = 0; i < expected.as<BFloat16>().size(); ++i) {
         expected.as<BFloat16>()[i] = BFloat16(wide.o.as<float>()[i]);

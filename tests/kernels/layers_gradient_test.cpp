@@ -8,6 +8,7 @@
 
 #include "core/random.h"
 #include "kernels/layers.h"
+#include "poisoned_workspace.h"
 
 namespace qdelta {
 namespace {
@@ -102,13 +103,15 @@ TEST(LayersGradient, RmsNorm) {
     Values inverse(static_cast<std::size_t>(N));
     std::vector<Values> d{Values(in[0].size()), Values(in[1].size())};
     rms_norm_forward({2}, {view(in[0], {N, D}), view(in[1], {D}), view(y, {N, D}), view(inverse, {N}), 1e-6F});
-    rms_norm_backward({2}, {view(in[0], {N, D}),
-                            view(in[1], {D}),
-                            view(inverse, {N}),
-                            view(dy, {N, D}),
-                            view(d[0], {N, D}),
-                            view(d[1], {D}),
-                            {}});
+    rms_norm_backward({2},
+                      {view(in[0], {N, D}),
+                       view(in[1], {D}),
+                       view(inverse, {N}),
+                       view(dy, {N, D}),
+                       view(d[0], {N, D}),
+                       view(d[1], {D}),
+                       {}},
+                      poisoned_workspace());
     return d;
   };
   expect_gradient(op, 12);
@@ -134,8 +137,10 @@ TEST(LayersGradient, GatedNorm) {
       std::vector<Values> d;
       for (const Values& input : in) d.emplace_back(input.size());
       gated_norm_backward(
-          {2}, {view(in[0], shape), gated ? view(in[2], shape) : TensorView(), view(in[1], {V}), view(dy, shape),
-                view(d[0], shape), gated ? view(d[2], shape) : TensorView(), view(d[1], {V}), 1e-6F, view(dy, shape)});
+          {2},
+          {view(in[0], shape), gated ? view(in[2], shape) : TensorView(), view(in[1], {V}), view(dy, shape),
+           view(d[0], shape), gated ? view(d[2], shape) : TensorView(), view(d[1], {V}), 1e-6F, view(dy, shape)},
+          poisoned_workspace());
       EXPECT_EQ(dy, op_forward(in));  // which it receives again, in its own place
       return d;
     };
@@ -158,14 +163,17 @@ TEST(LayersGradient, ShortConv) {
       op.forward = [=, &offsets](std::vector<Values>& in) {
         Values y(in[0].size());
         short_conv_forward(
-            {2}, {view(in[0], shape), view(in[1], {channels, W}), view(y, shape), offsets, {}, {}, bias_of(in)});
+            {2}, {view(in[0], shape), view(in[1], {channels, W}), view(y, shape), offsets, {}, {}, bias_of(in)},
+            poisoned_workspace());
         return y;
       };
       op.backward = [=, &offsets](std::vector<Values>& in, Values& dy) {
         std::vector<Values> d;
         for (const Values& values : in) d.emplace_back(values.size());
-        short_conv_backward({2}, {view(in[0], shape), view(in[1], {channels, W}), view(dy, shape), view(d[0], shape),
-                                  view(d[1], {channels, W}), offsets, bias_of(in), bias_of(d)});
+        short_conv_backward({2},
+                            {view(in[0], shape), view(in[1], {channels, W}), view(dy, shape), view(d[0], shape),
+                             view(d[1], {channels, W}), offsets, bias_of(in), bias_of(d)},
+                            poisoned_workspace());
         return d;
       };
       expect_gradient(op, 14);
@@ -231,7 +239,7 @@ TEST(LayersGradient, Gates) {
         args.dl = view(d[4], shape);
         args.dlambda_bias = view(d[5], {1});
       }
-      gates_backward({2}, args);
+      gates_backward({2}, args, poisoned_workspace());
       return d;
     };
     expect_gradient(op, 15);
@@ -271,7 +279,7 @@ TEST(LayersGradient, Embedding) {
   };
   op.backward = [=, &ids](std::vector<Values>& in, Values& dy) {
     std::vector<Values> d{Values(in[0].size())};
-    embedding_backward({2}, {ids, view(dy, {N, 70}), view(d[0], {8, 70})});
+    embedding_backward({2}, {ids, view(dy, {N, 70}), view(d[0], {8, 70})}, poisoned_workspace());
     return d;
   };
   expect_gradient(op, 17);

@@ -241,17 +241,33 @@ class GuardedWorkspace {
   AlignedBuffer buffer_;
 };
 
-inline void run(const RecurrenceForward& args) {
-  GuardedWorkspace workspace(recurrence_workspace(args));
-  recurrence_forward(args, workspace.bytes());
+// How a test runs a case: the options of the call, and on how many threads.
+struct RunOptions {
+  Form form = Form::chunk;
+  int chunk = 0;
+  int threads = 0;
+  bool bf16_products = true;
+
+  [[nodiscard]] Execution execution() const { return {form, chunk, bf16_products}; }
+  [[nodiscard]] Device device() const { return {.threads = threads}; }
+};
+
+inline constexpr Device kOneThread{.threads = 1};
+
+inline void run(const RecurrenceForward& args, const Device& device) {
+  GuardedWorkspace memory(recurrence_workspace(device, args));
+  Workspace workspace(memory.bytes());
+  recurrence_forward(device, args, workspace);
 }
-inline void run(const RecurrenceBackward& args) {
-  GuardedWorkspace workspace(recurrence_workspace(args));
-  recurrence_backward(args, workspace.bytes());
+inline void run(const RecurrenceBackward& args, const Device& device) {
+  GuardedWorkspace memory(recurrence_workspace(device, args));
+  Workspace workspace(memory.bytes());
+  recurrence_backward(device, args, workspace);
 }
-inline void run(const RecurrenceStep& args) {
-  GuardedWorkspace workspace(recurrence_workspace(args));
-  recurrence_step(args, workspace.bytes());
+inline void run(const RecurrenceStep& args, const Device& device = kOneThread) {
+  GuardedWorkspace memory(recurrence_workspace(device, args));
+  Workspace workspace(memory.bytes());
+  recurrence_step(device, args, workspace);
 }
 
 // Outputs start as NaN, so that an element nobody writes is seen.
@@ -276,17 +292,17 @@ inline Results<Tensor> make_results(const CaseSpec& spec) {
 }
 
 template <class Problem, class Out>
-RecurrenceForward forward_arguments(const Problem& problem, Out& out, const Execution& how) {
+RecurrenceForward forward_arguments(const Problem& problem, Out& out, const RunOptions& how) {
   RecurrenceForward args;
   args.in = inputs_of(problem);
   args.o = out.o.view();
   args.ht = out.ht.view();
-  args.run = how;
+  args.run = how.execution();
   return args;
 }
 
 template <class Problem, class Out>
-RecurrenceBackward backward_arguments(const Problem& problem, Out& out, const Execution& how) {
+RecurrenceBackward backward_arguments(const Problem& problem, Out& out, const RunOptions& how) {
   RecurrenceBackward args;
   args.in = inputs_of(problem);
   args.d_o = problem.d_o.view();
@@ -298,7 +314,7 @@ RecurrenceBackward backward_arguments(const Problem& problem, Out& out, const Ex
   args.dbeta = out.dbeta.view();
   args.dlambda = out.dlambda.view();
   args.dh0 = out.dh0.view();
-  args.run = how;
+  args.run = how.execution();
   return args;
 }
 
@@ -330,42 +346,41 @@ RecurrenceStep step_arguments(const Problem& problem, std::int64_t t, const Tens
   args.lambda = selected(problem.lambda.view(), 1, t);
   args.o = selected(o, 1, t);
   args.states = states;
-  args.threads = 1;
   return args;
 }
 
-inline Results<Tensor> run_both(const RecurrenceCase& problem, const Execution& how) {
+inline Results<Tensor> run_both(const RecurrenceCase& problem, const RunOptions& how) {
   Results<Tensor> out = make_results(problem.spec);
-  run(forward_arguments(problem, out, how));
-  run(backward_arguments(problem, out, how));
+  run(forward_arguments(problem, out, how), how.device());
+  run(backward_arguments(problem, out, how), how.device());
   return out;
 }
 
 // Only o and ht.
-inline Results<Tensor> run_forward(const RecurrenceCase& problem, const Execution& how) {
+inline Results<Tensor> run_forward(const RecurrenceCase& problem, const RunOptions& how) {
   Results<Tensor> out;
   out.o = nan_tensor(problem.spec.dtype, problem.spec.values());
   if (problem.spec.ht) out.ht = nan_tensor(DType::f32, problem.spec.states());
-  run(forward_arguments(problem, out, how));
+  run(forward_arguments(problem, out, how), how.device());
   return out;
 }
 
 // The forms and chunk lengths there are, on one thread, and their names in failures and in test names.
 inline constexpr std::array kChunkLengths{16, 32, 64, 128};
 
-inline std::vector<Execution> all_forms() {
-  std::vector<Execution> forms;
+inline std::vector<RunOptions> all_forms() {
+  std::vector<RunOptions> forms;
   for (const int chunk : kChunkLengths) forms.push_back({Form::chunk, chunk, 1, true});
   forms.push_back({Form::recurrent, 0, 1, true});
   forms.push_back({Form::oracle, 0, 1, true});
   return forms;
 }
 
-inline std::string describe(const Execution& how) {
+inline std::string describe(const RunOptions& how) {
   if (how.form == Form::chunk) return "chunk" + std::to_string(how.chunk);
   return how.form == Form::recurrent ? "recurrent" : "oracle";
 }
-inline std::string form_test_name(const ::testing::TestParamInfo<Execution>& info) { return describe(info.param); }
+inline std::string form_test_name(const ::testing::TestParamInfo<RunOptions>& info) { return describe(info.param); }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Comparisons.

@@ -134,7 +134,8 @@ TEST(SelectiveScan, PiecesAndStepsGiveTheBitsOfTheWhole) {
   const std::vector<std::int64_t> offsets{0, 40};
   SelectiveScanForward forward{part(in, 0, 40, offsets), rows(y, 0, 40), {}, {}};
   forward.in.h0 = forward.ht = TensorView(pool.data() + 2 * in.h0.bytes(), DType::f32, {1, 16, 45});
-  selective_scan_forward({2}, forward, {});
+  Workspace none{std::span<std::byte>()};
+  selective_scan_forward({2}, forward, none);
   std::int64_t slot = 2;
   for (std::int64_t t = 40; t < 75; ++t) {
     const SelectiveScanInputs at = part(in, t, t + 1, {});
@@ -206,8 +207,8 @@ TEST(SelectiveScan, ParameterGradientsAreAddedTo) {
                                  twice.dskip.view(),
                                  twice.ddt_bias.view(),
                                  twice.dh0.view()};
-  AlignedBuffer space(selective_scan_workspace({1}, backward.in, true));
-  selective_scan_backward({1}, backward, {space.data(), space.size()});
+  Workspace workspace{Device{}};
+  selective_scan_backward({1}, backward, workspace);
   EXPECT_TRUE(same_bits(once.dx, twice.dx));
   for (const auto& [a, b] : {std::pair(&once.dA_log, &twice.dA_log), {&once.dskip, &twice.dskip}}) {
     for (std::size_t i = 0; i < a->as<float>().size(); ++i) EXPECT_EQ(2 * a->as<float>()[i], b->as<float>()[i]);
@@ -243,7 +244,8 @@ TEST(SelectiveScan, WrongArgumentsAreNamed) {
     SelectiveScanForward args = right;
     change(args);
     expect_error(Status::invalid_argument, pieces, [&] {
-      selective_scan_forward({1}, args, {});
+      Workspace none{std::span<std::byte>()};
+      selective_scan_forward({1}, args, none);
       return 0;
     });
   };

@@ -44,7 +44,7 @@ RecurrenceBackward tokens_of(RecurrenceBackward args, std::int64_t begin, std::i
 }
 
 // Both parts write into the same results, each its tokens; the state and its gradient pass between them.
-Results<Tensor> run_in_parts(const RecurrenceCase& problem, const Execution& how, std::int64_t cut) {
+Results<Tensor> run_in_parts(const RecurrenceCase& problem, const RunOptions& how, std::int64_t cut) {
   Results<Tensor> out = make_results(problem.spec);
   Tensor state = nan_tensor(DType::f32, problem.spec.states());
   Tensor d_state = nan_tensor(DType::f32, problem.spec.states());
@@ -52,19 +52,19 @@ Results<Tensor> run_in_parts(const RecurrenceCase& problem, const Execution& how
   RecurrenceForward forward = forward_arguments(problem, out, how);
   RecurrenceForward first = tokens_of(forward, 0, cut);
   first.ht = state.view();
-  run(first);
+  run(first, how.device());
   RecurrenceForward second = tokens_of(forward, cut, kWhole - cut);
   second.in.h0 = state.view();
-  run(second);
+  run(second, how.device());
 
   const RecurrenceBackward backward = backward_arguments(problem, out, how);
   RecurrenceBackward second_back = tokens_of(backward, cut, kWhole - cut);
   second_back.in.h0 = state.view();
   second_back.dh0 = d_state.view();
-  run(second_back);
+  run(second_back, how.device());
   RecurrenceBackward first_back = tokens_of(backward, 0, cut);
   first_back.d_ht = d_state.view();
-  run(first_back);
+  run(first_back, how.device());
   return out;
 }
 
@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, SplitInvariance, ::testing::ValuesIn(all_rules()
 
 TEST_P(SplitInvariance, OfOutputsAndGradients) {
   const RecurrenceCase problem = whole_case(GetParam());
-  for (const Execution& how : all_forms()) {
+  for (const RunOptions& how : all_forms()) {
     SCOPED_TRACE(describe(how));
     const Results<Tensor> whole = run_both(problem, how);
     const auto values = [](const Tensor& tensor) { return to_doubles(tensor.view()); };

@@ -58,7 +58,7 @@ TEST_P(StepOf, OneTokenIsASequenceOfOne) {
   made.tokens = 1;
   const RecurrenceCase problem = random_case(made, 62);
   const Results<Tensor> stepped = step_by_step(problem);
-  for (const Execution& how : all_forms()) {
+  for (const RunOptions& how : all_forms()) {
     SCOPED_TRACE(describe(how));
     const Results<Tensor> sequence = run_forward(problem, how);
     EXPECT_LE(relative_error(stepped.o.view(), to_doubles(sequence.o.view())), 1e-6);

@@ -74,12 +74,12 @@ struct StridedCase : CaseAt<StridedTensor, MemoryLayout> {
 
 TEST_P(StridedViews, OfSequences) {
   const RecurrenceCase problem = random_case(spec(), 51);
-  for (const Execution& how : all_forms()) {
+  for (const RunOptions& how : all_forms()) {
     SCOPED_TRACE(describe(how));
     const Results<Tensor> expected = run_both(problem, how);
     StridedCase strided(problem, make_results(spec()), layout());
-    run(forward_arguments(strided, strided, how));
-    run(backward_arguments(strided, strided, how));
+    run(forward_arguments(strided, strided, how), how.device());
+    run(backward_arguments(strided, strided, how), how.device());
     expect_same_bits(strided.contents(), expected);
     EXPECT_TRUE(strided.guards_untouched());
   }
@@ -87,18 +87,18 @@ TEST_P(StridedViews, OfSequences) {
 
 TEST_P(StridedViews, OfChunkStates) {
   const RecurrenceCase problem = random_case(spec(), 52);
-  const Execution how{Form::chunk, 16, 0, true};
+  const RunOptions how{Form::chunk, 16, 0, true};
   const Results<Tensor> expected = run_both(problem, how);
   Results<Tensor> out = make_results(spec());
-  const std::int64_t chunks = recurrence_chunk_count(problem.inputs(), how);
+  const std::int64_t chunks = recurrence_chunk_count(problem.inputs(), how.execution());
   StridedTensor states(nan_tensor(DType::f32, {chunks, spec().value_heads(), spec().key_dim, spec().value_dim}),
                        layout());
   RecurrenceForward forward = forward_arguments(problem, out, how);
   forward.chunk_states = states.view();
-  run(forward);
+  run(forward, how.device());
   RecurrenceBackward backward = backward_arguments(problem, out, how);
   backward.chunk_states = states.view();
-  run(backward);
+  run(backward, how.device());
   expect_same_bits(out, expected);
   EXPECT_TRUE(states.guards_untouched());
 }
@@ -109,10 +109,10 @@ TEST_P(StridedViews, OfPackedSequences) {
   packed.batch = 1;
   packed.cu_seqlens = {0, 5, 5, 37};
   const RecurrenceCase problem = random_case(packed, 53);
-  const Execution how{Form::chunk, 16, 0, true};
+  const RunOptions how{Form::chunk, 16, 0, true};
   const Results<Tensor> expected = run_forward(problem, how);
   StridedCase strided(problem, make_results(packed), layout());
-  run(forward_arguments(strided, strided, how));
+  run(forward_arguments(strided, strided, how), how.device());
   EXPECT_TRUE(same_bits(strided.o.content(), expected.o));
   EXPECT_TRUE(same_bits(strided.ht.content(), expected.ht));
   EXPECT_TRUE(strided.guards_untouched());
@@ -125,16 +125,16 @@ TEST(StridedInputs, MayRepeat) {
   RecurrenceCase problem = random_case(spec, 54);
   const std::span<float> g = problem.g.as<float>();
   for (std::size_t i = 2; i < g.size(); ++i) g[i] = g[i % 2];
-  for (const Execution& how : all_forms()) {
+  for (const RunOptions& how : all_forms()) {
     SCOPED_TRACE(describe(how));
     const Results<Tensor> expected = run_both(problem, how);
     Results<Tensor> out = make_results(spec);
     RecurrenceForward forward = forward_arguments(problem, out, how);
     forward.in.g.stride[1] = 0;
-    run(forward);
+    run(forward, how.device());
     RecurrenceBackward backward = backward_arguments(problem, out, how);
     backward.in.g.stride[1] = 0;
-    run(backward);
+    run(backward, how.device());
     expect_same_bits(out, expected);
   }
 }
@@ -148,14 +148,14 @@ TEST(MixedTypes, AreConvertedOneByOne) {
     problem.*rounded = converted((problem.*rounded).view(), DType::bf16);
   }
   const Reference expected = reference_of(problem);
-  for (const Execution& how : all_forms()) {
+  for (const RunOptions& how : all_forms()) {
     SCOPED_TRACE(describe(how));
     Results<Tensor> out = make_results(spec);
     out.o = nan_tensor(DType::bf16, spec.values());
     out.dk = nan_tensor(DType::bf16, spec.keys());
     out.dlambda = nan_tensor(DType::bf16, spec.gates());
-    run(forward_arguments(problem, out, how));
-    run(backward_arguments(problem, out, how));
+    run(forward_arguments(problem, out, how), how.device());
+    run(backward_arguments(problem, out, how), how.device());
     expect_close(out, expected, {});
   }
 }

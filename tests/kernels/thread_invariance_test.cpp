@@ -76,9 +76,7 @@ TEST_P(ThreadInvariance, OfSteps) {
       Results<Tensor> out;
       out.ht = converted(problem.h0.view(), DType::f32);
       out.o = nan_tensor(DType::f32, spec.values());
-      RecurrenceStep args = step_arguments(problem, 0, out.o.view(), out.ht.view());
-      args.threads = threads;
-      run(args);
+      run(step_arguments(problem, 0, out.o.view(), out.ht.view()), {.threads = threads});
       return out;
     };
     const Results<Tensor> alone = step(1);

@@ -70,11 +70,13 @@ void cpu::adamw(const Device& device, const AdamW& args) {
   });
 }
 
-double cpu::sum_of_squares(const Device& device, std::span<const float> values) {
+std::size_t cpu::sum_of_squares_workspace(std::span<const float> values) {
+  return static_cast<std::size_t>(ceil_div(static_cast<std::int64_t>(values.size()), kSumBlock)) * sizeof(double);
+}
+
+double cpu::sum_of_squares(const Device& device, std::span<const float> values, std::span<std::byte> workspace) {
   const auto count = static_cast<std::int64_t>(values.size());
-  thread_local std::vector<double> memory;
-  memory.assign(static_cast<std::size_t>(ceil_div(count, kSumBlock)), 0.0);
-  double* sums = memory.data();
+  auto* sums = reinterpret_cast<double*>(workspace.data());  // of each block
   parallel_for(ceil_div(count, kSumBlock), thread_count(device.threads), [&](std::int64_t block, int /*worker*/) {
     const std::int64_t end = std::min(count, (block + 1) * kSumBlock);
     double sum = 0;

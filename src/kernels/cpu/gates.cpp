@@ -24,10 +24,27 @@ auto* row(const View& view, std::int64_t r) {
   return view ? floats(view) + r * view.step(0) : nullptr;
 }
 
+// What says how many tokens and heads there are.
+const ConstTensorView& any_gate(const GatesForward& args) { return args.a ? args.a : args.b ? args.b : args.l; }
+
+// Scratch memory of the backward: sums of dA_log, ddt_bias and the lambda bias side by side, in all and of blocks of
+// rows.
+struct GateSums {
+  cpu::RowSums sums;
+  float *totals, *partial;
+  std::size_t bytes;
+
+  GateSums(const ConstTensorView& gate, BumpAllocator memory)
+      : sums(gate.extent(0), 2 * gate.extent(1) + 1),
+        totals(memory.take<float>(sums.width)),
+        partial(memory.take<float>(sums.floats())),
+        bytes(memory.used()) {}
+};
+
 }  // namespace
 
 void cpu::gates_forward(const Device& device, const GatesForward& args) {
-  const ConstTensorView& any = args.a ? args.a : args.b ? args.b : args.l;
+  const ConstTensorView& any = any_gate(args);
   if (!any) return;
   const std::int64_t heads = any.extent(1);
   const float lambda_bias = args.lambda_bias ? *floats(args.lambda_bias) : args.constant_lambda_bias;
@@ -44,16 +61,20 @@ void cpu::gates_forward(const Device& device, const GatesForward& args) {
   });
 }
 
-void cpu::gates_backward(const Device& device, const GatesBackward& args) {
+std::size_t cpu::gates_backward_workspace(const GatesBackward& args) {
+  const ConstTensorView& any = any_gate(args.forward);
+  return any ? GateSums(any, BumpAllocator(nullptr)).bytes : 0;
+}
+
+void cpu::gates_backward(const Device& device, const GatesBackward& args, std::span<std::byte> workspace) {
   const GatesForward& in = args.forward;
-  const ConstTensorView& any = in.a ? in.a : in.b ? in.b : in.l;
+  const ConstTensorView& any = any_gate(in);
   if (!any) return;
   const std::int64_t heads = any.extent(1);
-  // Sums of dA_log, ddt_bias and the lambda bias side by side.
-  thread_local std::vector<float> memory;
-  memory.assign(static_cast<std::size_t>(2 * heads + 1), 0.0F);
-  float* totals = memory.data();
-  cpu::sum_over_rows(device, any.extent(0), 2 * heads + 1, totals, [&](std::int64_t r, float* sums) {
+  const GateSums scratch(any, BumpAllocator(workspace.data()));
+  float* totals = scratch.totals;
+  std::fill_n(totals, scratch.sums.width, 0.0F);
+  cpu::sum_over_rows(device, scratch.sums, scratch.partial, totals, [&](std::int64_t r, float* sums) {
     for (std::int64_t h = 0; h < heads; ++h) {
       if (in.a) {
         const float slope = sigmoid(row(in.a, r)[h] + floats(in.dt_bias)[h]);

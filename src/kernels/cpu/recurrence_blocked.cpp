@@ -478,8 +478,8 @@ HWY_EXPORT(BlockedHeads);
 
 namespace {
 
-ChunkPlan plan_of(const RecurrenceForward& args) {
-  return {args.in, {Form::recurrent, kDefaultChunk, args.run.threads, false}};
+ChunkPlan plan_of(const Device& device, const RecurrenceForward& args) {
+  return {device, args.in, {.form = Form::recurrent, .chunk = kDefaultChunk, .bf16_products = false}};
 }
 
 // How many heads a thread advances side by side: as many as divide evenly, leave enough work for all threads, and have
@@ -502,13 +502,13 @@ std::size_t scratch_bytes(const ChunkPlan& plan) {
 
 }  // namespace
 
-std::size_t recurrence_blocked_workspace(const RecurrenceForward& args) {
-  const ChunkPlan plan = plan_of(args);
+std::size_t recurrence_blocked_workspace(const Device& device, const RecurrenceForward& args) {
+  const ChunkPlan plan = plan_of(device, args);
   return scratch_bytes(plan) * static_cast<std::size_t>(plan.threads);
 }
 
-void recurrence_blocked(const RecurrenceForward& args, std::span<std::byte> workspace) {
-  const ChunkPlan plan = plan_of(args);
+void recurrence_blocked(const Device& device, const RecurrenceForward& args, std::span<std::byte> workspace) {
+  const ChunkPlan plan = plan_of(device, args);
   const std::size_t scratch = scratch_bytes(plan);
   const std::int64_t heads = heads_of(plan);
   const auto run = HWY_DYNAMIC_DISPATCH(BlockedHeads);

@@ -9,7 +9,7 @@
 
 namespace qdelta::cpu {
 
-void recurrence_blocked(const RecurrenceForward& args, std::span<std::byte> workspace);
-[[nodiscard]] std::size_t recurrence_blocked_workspace(const RecurrenceForward& args);
+void recurrence_blocked(const Device& device, const RecurrenceForward& args, std::span<std::byte> workspace);
+[[nodiscard]] std::size_t recurrence_blocked_workspace(const Device& device, const RecurrenceForward& args);
 
 }  // namespace qdelta::cpu

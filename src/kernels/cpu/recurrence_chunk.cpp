@@ -309,17 +309,17 @@ std::size_t forward_scratch_bytes(const ChunkPlan& plan) {
 
 }  // namespace
 
-std::size_t recurrence_chunk_workspace(const RecurrenceForward& args) {
-  const ChunkPlan plan(args.in, args.run);
+std::size_t recurrence_chunk_workspace(const Device& device, const RecurrenceForward& args) {
+  const ChunkPlan plan(device, args.in, args.run);
   return forward_scratch_bytes(plan) * static_cast<std::size_t>(plan.threads);
 }
 
-std::size_t recurrence_chunk_workspace(const RecurrenceBackward& args) {
-  return BackwardMemory(ChunkPlan(args.in, args.run), args, nullptr).total;
+std::size_t recurrence_chunk_workspace(const Device& device, const RecurrenceBackward& args) {
+  return BackwardMemory(ChunkPlan(device, args.in, args.run), args, nullptr).total;
 }
 
-void recurrence_chunk_forward(const RecurrenceForward& args, std::span<std::byte> workspace) {
-  const ChunkPlan plan(args.in, args.run);
+void recurrence_chunk_forward(const Device& device, const RecurrenceForward& args, std::span<std::byte> workspace) {
+  const ChunkPlan plan(device, args.in, args.run);
   const std::size_t scratch = forward_scratch_bytes(plan);
   const auto run = HWY_DYNAMIC_DISPATCH(ForwardUnit);
   parallel_for(plan.units(), plan.threads, [&](std::int64_t index, int worker) {
@@ -328,8 +328,8 @@ void recurrence_chunk_forward(const RecurrenceForward& args, std::span<std::byte
   });
 }
 
-void recurrence_chunk_backward(const RecurrenceBackward& args, std::span<std::byte> workspace) {
-  const ChunkPlan plan(args.in, args.run);
+void recurrence_chunk_backward(const Device& device, const RecurrenceBackward& args, std::span<std::byte> workspace) {
+  const ChunkPlan plan(device, args.in, args.run);
   const BackwardMemory work(plan, args, workspace.data());
   const auto scratch_of = [&](int worker) {
     return work.scratch + static_cast<std::size_t>(worker) * work.scratch_bytes;

@@ -11,10 +11,10 @@
 
 namespace qdelta::cpu {
 
-void recurrence_chunk_forward(const RecurrenceForward& args, std::span<std::byte> workspace);
-void recurrence_chunk_backward(const RecurrenceBackward& args, std::span<std::byte> workspace);
-[[nodiscard]] std::size_t recurrence_chunk_workspace(const RecurrenceForward& args);
-[[nodiscard]] std::size_t recurrence_chunk_workspace(const RecurrenceBackward& args);
+void recurrence_chunk_forward(const Device& device, const RecurrenceForward& args, std::span<std::byte> workspace);
+void recurrence_chunk_backward(const Device& device, const RecurrenceBackward& args, std::span<std::byte> workspace);
+[[nodiscard]] std::size_t recurrence_chunk_workspace(const Device& device, const RecurrenceForward& args);
+[[nodiscard]] std::size_t recurrence_chunk_workspace(const Device& device, const RecurrenceBackward& args);
 
 // Packed rows are padded by one vector beyond their width, so that rows a power of two wide do not all compete for the
 // same few lines of the first-level cache.
@@ -37,7 +37,7 @@ struct ChunkPlan {
   bool split;          // units are single groups, because there are too few heads to occupy the threads
   bool bf16_products;  // wants_bf16_products
 
-  ChunkPlan(const RecurrenceInputs& in, const Execution& run);
+  ChunkPlan(const Device& device, const RecurrenceInputs& in, const Execution& run);
   // Bytes for the packed operands of the largest product.
   [[nodiscard]] std::int64_t packing_bytes() const;
   [[nodiscard]] std::int64_t units() const { return at.N * at.HV * (split ? groups : 1); }

@@ -9,14 +9,14 @@ bool wants_bf16_products(const RecurrenceInputs& in, const Execution& run) {
          bf16_product_available();
 }
 
-ChunkPlan::ChunkPlan(const RecurrenceInputs& in, const Execution& run)
+ChunkPlan::ChunkPlan(const Device& device, const RecurrenceInputs& in, const Execution& run)
     : at(in, run.chunk > 0 ? run.chunk : kDefaultChunk),
       C(at.chunk),
       Kp(round_up(std::max<std::int64_t>(at.K, 1), kVectorPad)),
       ldk(Kp + kVectorPad),
       ldc(C + kVectorPad),
       groups(ceil_div(at.V, kColumnGroup)),
-      threads(thread_count(run.threads)),
+      threads(thread_count(device.threads)),
       split(at.N * at.HV < 2 * std::int64_t{threads} && threads > 1 && groups > 1),
       bf16_products(wants_bf16_products(in, run)) {}
 

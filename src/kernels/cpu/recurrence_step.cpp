@@ -169,7 +169,7 @@ RecurrenceInputs as_sequences(const RecurrenceStep& args) {
   return in;
 }
 
-Execution token_execution(int threads) { return {Form::recurrent, kPackedTokens, threads, false}; }
+constexpr Execution kTokenExecution{.form = Form::recurrent, .chunk = kPackedTokens, .bf16_products = false};
 
 std::int64_t state_index(const ConstTensorView& index, std::int64_t row) {
   if (!index) return row;
@@ -180,14 +180,14 @@ std::int64_t state_index(const ConstTensorView& index, std::int64_t row) {
 
 }  // namespace
 
-std::size_t recurrence_step_workspace(const RecurrenceStep& args) {
-  const ChunkPlan plan(as_sequences(args), token_execution(args.threads));
+std::size_t recurrence_step_workspace(const Device& device, const RecurrenceStep& args) {
+  const ChunkPlan plan(device, as_sequences(args), kTokenExecution);
   return scratch_bytes(plan) * static_cast<std::size_t>(plan.threads);
 }
 
-void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace) {
+void recurrence_step(const Device& device, const RecurrenceStep& args, std::span<std::byte> workspace) {
   const RecurrenceInputs in = as_sequences(args);
-  const ChunkPlan plan(in, token_execution(args.threads));
+  const ChunkPlan plan(device, in, kTokenExecution);
   const std::size_t scratch = scratch_bytes(plan);
   const auto run = HWY_DYNAMIC_DISPATCH(StepUnit);
   const TensorView o = with_time_axis(args.o);

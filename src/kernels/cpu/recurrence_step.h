@@ -8,7 +8,7 @@
 
 namespace qdelta::cpu {
 
-void recurrence_step(const RecurrenceStep& args, std::span<std::byte> workspace);
-[[nodiscard]] std::size_t recurrence_step_workspace(const RecurrenceStep& args);
+void recurrence_step(const Device& device, const RecurrenceStep& args, std::span<std::byte> workspace);
+[[nodiscard]] std::size_t recurrence_step_workspace(const Device& device, const RecurrenceStep& args);
 
 }  // namespace qdelta::cpu

@@ -138,7 +138,11 @@ void cpu::rms_norm_forward(const Device& device, const RmsNormForward& args) {
   });
 }
 
-void cpu::rms_norm_backward(const Device& device, const RmsNormBackward& args) {
+std::size_t cpu::rms_norm_backward_workspace(const RmsNormBackward& args) {
+  return RowSums(args.x.extent(0), args.x.extent(1)).bytes();
+}
+
+void cpu::rms_norm_backward(const Device& device, const RmsNormBackward& args, std::span<std::byte> workspace) {
   cpu::check_matrix(args.x, "x");
   cpu::check_matrix(args.dy, "dy");
   cpu::check_matrix(args.dx, "dx");
@@ -148,7 +152,8 @@ void cpu::rms_norm_backward(const Device& device, const RmsNormBackward& args) {
   cpu::check_vector(args.dweight, width, "dweight");
   cpu::check_vector(args.inverse_rms, rows, "inverse_rms");
   const auto run = cpu::norm_row_backward();
-  cpu::sum_over_rows(device, rows, width, floats(args.dweight), [&](std::int64_t r, float* sums) {
+  auto* partial = reinterpret_cast<float*>(workspace.data());
+  cpu::sum_over_rows(device, {rows, width}, partial, floats(args.dweight), [&](std::int64_t r, float* sums) {
     run(floats(args.x) + r * args.x.step(0), floats(args.weight), floats(args.inverse_rms)[r],
         floats(args.dy) + r * args.dy.step(0), floats(args.dx) + r * args.dx.step(0), sums, width);
   });
@@ -170,7 +175,11 @@ void cpu::gated_norm_forward(const Device& device, const GatedNormForward& args)
   });
 }
 
-void cpu::gated_norm_backward(const Device& device, const GatedNormBackward& args) {
+std::size_t cpu::gated_norm_backward_workspace(const GatedNormBackward& args) {
+  return RowSums(args.x.extent(0), args.weight.shape.elements()).bytes();
+}
+
+void cpu::gated_norm_backward(const Device& device, const GatedNormBackward& args, std::span<std::byte> workspace) {
   cpu::check_matrix(args.x, "x");
   cpu::check_matrix(args.dy, "dy");
   cpu::check_matrix(args.dx, "dx");
@@ -180,15 +189,17 @@ void cpu::gated_norm_backward(const Device& device, const GatedNormBackward& arg
   const std::int64_t heads = args.x.extent(1) / width;
   cpu::check_vector(args.dweight, width, "dweight");
   const auto run = cpu::gated_row_backward();
-  cpu::sum_over_rows(device, args.x.extent(0), width, floats(args.dweight), [&](std::int64_t r, float* sums) {
-    for (std::int64_t h = 0; h < heads; ++h) {
-      run(floats(args.x) + r * args.x.step(0) + h * width,
-          args.gate ? floats(args.gate) + r * args.gate.step(0) + h * width : nullptr, floats(args.weight),
-          floats(args.dy) + r * args.dy.step(0) + h * width, floats(args.dx) + r * args.dx.step(0) + h * width,
-          args.dgate ? floats(args.dgate) + r * args.dgate.step(0) + h * width : nullptr,
-          args.y ? floats(args.y) + r * args.y.step(0) + h * width : nullptr, sums, width, args.epsilon);
-    }
-  });
+  auto* partial = reinterpret_cast<float*>(workspace.data());
+  cpu::sum_over_rows(
+      device, {args.x.extent(0), width}, partial, floats(args.dweight), [&](std::int64_t r, float* sums) {
+        for (std::int64_t h = 0; h < heads; ++h) {
+          run(floats(args.x) + r * args.x.step(0) + h * width,
+              args.gate ? floats(args.gate) + r * args.gate.step(0) + h * width : nullptr, floats(args.weight),
+              floats(args.dy) + r * args.dy.step(0) + h * width, floats(args.dx) + r * args.dx.step(0) + h * width,
+              args.dgate ? floats(args.dgate) + r * args.dgate.step(0) + h * width : nullptr,
+              args.y ? floats(args.y) + r * args.y.step(0) + h * width : nullptr, sums, width, args.epsilon);
+        }
+      });
 }
 
 }  // namespace qdelta

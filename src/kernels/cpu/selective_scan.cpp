@@ -12,8 +12,8 @@
 #include "kernels/cpu/selective_scan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <vector>
 
 #include "core/threads.h"
 #include "kernels/cpu/view_check.h"
@@ -301,18 +301,25 @@ auto* state_of(const View& view, std::int64_t n) {
   return view ? floats(view) + n * view.step(0) : nullptr;
 }
 
-// Sequences whose sums over tokens are taken together: about as many tokens in each span.
-std::vector<std::int64_t> spans_of(std::span<const std::int64_t> offsets) {
-  const auto sequences = static_cast<std::int64_t>(offsets.size()) - 1;
-  const std::int64_t tokens = std::max<std::int64_t>(1, ceil_div(offsets.back(), kMostSpans));
-  std::vector<std::int64_t> first{0};
-  for (std::int64_t n = 1; n < sequences; ++n) {
-    const std::int64_t begun = offsets[static_cast<std::size_t>(first.back())];
-    if (offsets[static_cast<std::size_t>(n)] - begun >= tokens) first.push_back(n);
+// Sequences whose sums over tokens are taken together: about as many tokens in each span. Span s is sequences
+// [first[s], first[s + 1]).
+struct Spans {
+  std::int64_t count = 0;
+  // One span more than kMostSpans where sequences without tokens come last.
+  std::array<std::int64_t, kMostSpans + 2> first{};
+
+  explicit Spans(std::span<const std::int64_t> offsets) {
+    const auto sequences = static_cast<std::int64_t>(offsets.size()) - 1;
+    const std::int64_t tokens = std::max<std::int64_t>(1, ceil_div(offsets.back(), kMostSpans));
+    for (std::int64_t n = 1; n < sequences; ++n) {
+      if (offsets[static_cast<std::size_t>(n)] - offsets[static_cast<std::size_t>(begin_of(count))] >= tokens)
+        first[static_cast<std::size_t>(++count)] = n;
+    }
+    first[static_cast<std::size_t>(++count)] = sequences;
   }
-  first.push_back(sequences);
-  return first;
-}
+  [[nodiscard]] std::int64_t begin_of(std::int64_t span) const { return first[static_cast<std::size_t>(span)]; }
+  [[nodiscard]] std::int64_t end_of(std::int64_t span) const { return begin_of(span + 1); }
+};
 
 // Where the backward's scratch space lies.
 struct BackwardMemory {
@@ -404,27 +411,24 @@ void selective_scan_step(const Device& device, const SelectiveScanStep& args) {
 
 std::size_t selective_scan_backward_workspace(const Device& device, const SelectiveScanInputs& in) {
   BumpAllocator counter(nullptr);
-  const auto spans = static_cast<std::int64_t>(spans_of(in.offsets).size()) - 1;
-  (void)BackwardMemory(in, spans, thread_count(device.threads), counter);
+  (void)BackwardMemory(in, Spans(in.offsets).count, thread_count(device.threads), counter);
   return counter.used();
 }
 
 void selective_scan_backward(const Device& device, const SelectiveScanBackward& args, std::span<std::byte> workspace) {
   const ScanArgs scan = scan_args(args.in);
   const std::int64_t groups = ceil_div(scan.D, kChannelGroup);
-  const std::vector<std::int64_t> first_of = spans_of(args.in.offsets);
-  const auto spans = static_cast<std::int64_t>(first_of.size()) - 1;
+  const Spans spans(args.in.offsets);
   const int threads = thread_count(device.threads);
   BumpAllocator allocator(workspace.data());
-  const BackwardMemory memory(args.in, spans, threads, allocator);
-  std::fill_n(memory.parameters, spans * memory.parameters_size, 0.0F);
+  const BackwardMemory memory(args.in, spans.count, threads, allocator);
+  std::fill_n(memory.parameters, spans.count * memory.parameters_size, 0.0F);
   const auto run = scan_backward();
-  parallel_for(spans * groups, threads, [&](std::int64_t index, int worker) {
+  parallel_for(spans.count * groups, threads, [&](std::int64_t index, int worker) {
     const std::int64_t span = index / groups;
     const std::int64_t group = index % groups;
     const std::int64_t first = group * kChannelGroup;
-    for (std::int64_t n = first_of[static_cast<std::size_t>(span)]; n < first_of[static_cast<std::size_t>(span) + 1];
-         ++n) {
+    for (std::int64_t n = spans.begin_of(span); n < spans.end_of(span); ++n) {
       const Gradients gradients{input(args.dy),
                                 output(args.dx),
                                 output(args.ddt),
@@ -440,7 +444,7 @@ void selective_scan_backward(const Device& device, const SelectiveScanBackward& 
     }
   });
   add_groups(device, args, memory);
-  add_spans(args, memory, spans);
+  add_spans(args, memory, spans.count);
 }
 
 }  // namespace qdelta::cpu

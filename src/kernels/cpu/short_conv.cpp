@@ -106,7 +106,7 @@ void ForwardFour(const ConvInput& in, float* y, std::int64_t y_ld, std::int64_t 
 }
 
 void ConvForward(const ConvInput& in, float* y, std::int64_t y_ld, std::int64_t begin, std::int64_t end) {
-  (in.W == 4 ? ForwardFour : ForwardAnyWidth)(in, y, y_ld, begin, end);
+  (in.W == kUsualWidth ? ForwardFour : ForwardAnyWidth)(in, y, y_ld, begin, end);
   if (in.state == nullptr) return;
   // The last W - 1 inputs, oldest first; those before this call come from the old state, which lies further on.
   for (std::int64_t j = 0; j < in.W - 1; ++j) {
@@ -215,7 +215,7 @@ void BackwardFour(const ConvInput& in, const ConvGradients& out, std::int64_t be
 }
 
 void ConvBackward(const ConvInput& in, const ConvGradients& out, std::int64_t begin, std::int64_t end) {
-  (in.W == 4 ? BackwardFour : BackwardAnyWidth)(in, out, begin, end);
+  (in.W == kUsualWidth ? BackwardFour : BackwardAnyWidth)(in, out, begin, end);
 }
 
 }  // namespace qdelta::cpu::HWY_NAMESPACE
@@ -239,17 +239,33 @@ namespace {
 constexpr std::int64_t kChannelBlock = 64;
 
 // [channels][W] as [W][channels], so that channels fill vectors; then the bias, or zeros.
-std::vector<float>& transposed(const ConstTensorView& weight, const ConstTensorView& bias) {
+void transpose_weight(const ConstTensorView& weight, const ConstTensorView& bias, float* out) {
   const std::int64_t channels = weight.extent(0);
   const std::int64_t W = weight.extent(1);
-  thread_local std::vector<float> out;
-  out.resize(static_cast<std::size_t>(channels * (W + 1)));
   for (std::int64_t c = 0; c < channels; ++c) {
-    for (std::int64_t j = 0; j < W; ++j) out[static_cast<std::size_t>(j * channels + c)] = floats(weight)[c * W + j];
-    out[static_cast<std::size_t>(W * channels + c)] = bias ? floats(bias)[c] : 0.0F;
+    for (std::int64_t j = 0; j < W; ++j) out[j * channels + c] = floats(weight)[c * W + j];
+    out[W * channels + c] = bias ? floats(bias)[c] : 0.0F;
   }
-  return out;
 }
+
+// Floats of the weight and the bias.
+std::int64_t weight_size(const ConstTensorView& weight) { return weight.extent(0) * (weight.extent(1) + 1); }
+
+// Scratch memory of the backward.
+struct BackwardMemory {
+  std::int64_t du_size = 0;  // of one thread; none for the usual window
+  float *weight_t, *dweight_t, *du;
+  std::size_t bytes;
+
+  BackwardMemory(const Device& device, const ShortConvBackward& args, BumpAllocator memory) {
+    for (std::size_t n = 1; n < args.offsets.size() && args.weight.extent(1) != cpu::kUsualWidth; ++n)
+      du_size = std::max(du_size, (args.offsets[n] - args.offsets[n - 1]) * kChannelBlock);
+    weight_t = memory.take<float>(weight_size(args.weight));
+    dweight_t = memory.take<float>(weight_size(args.weight));
+    du = memory.take<float>(thread_count(device.threads) * du_size);
+    bytes = memory.used();
+  }
+};
 
 void check_conv(const ConstTensorView& x, const ConstTensorView& weight, const ConstTensorView& bias,
                 std::span<const std::int64_t> offsets) {
@@ -263,13 +279,18 @@ void check_conv(const ConstTensorView& x, const ConstTensorView& weight, const C
 
 }  // namespace
 
-void cpu::short_conv_forward(const Device& device, const ShortConvForward& args) {
+std::size_t cpu::short_conv_forward_workspace(const ShortConvForward& args) {
+  return static_cast<std::size_t>(weight_size(args.weight)) * sizeof(float);
+}
+
+void cpu::short_conv_forward(const Device& device, const ShortConvForward& args, std::span<std::byte> workspace) {
   check_conv(args.x, args.weight, args.bias, args.offsets);
   cpu::check_matrix(args.y, "y");
   const std::int64_t channels = args.weight.extent(0);
   const std::int64_t W = args.weight.extent(1);
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
-  const float* weight_t = transposed(args.weight, args.bias).data();
+  auto* weight_t = reinterpret_cast<float*>(workspace.data());
+  transpose_weight(args.weight, args.bias, weight_t);
   const std::int64_t blocks = ceil_div(channels, kChannelBlock);
   const auto run = cpu::conv_forward();
   parallel_for(sequences * blocks, thread_count(device.threads), [&](std::int64_t index, int /*worker*/) {
@@ -283,7 +304,11 @@ void cpu::short_conv_forward(const Device& device, const ShortConvForward& args)
   });
 }
 
-void cpu::short_conv_backward(const Device& device, const ShortConvBackward& args) {
+std::size_t cpu::short_conv_backward_workspace(const Device& device, const ShortConvBackward& args) {
+  return BackwardMemory(device, args, BumpAllocator(nullptr)).bytes;
+}
+
+void cpu::short_conv_backward(const Device& device, const ShortConvBackward& args, std::span<std::byte> workspace) {
   check_conv(args.x, args.weight, args.bias, args.offsets);
   cpu::check_matrix(args.dy, "dy");
   cpu::check_matrix(args.dx, "dx");
@@ -291,30 +316,25 @@ void cpu::short_conv_backward(const Device& device, const ShortConvBackward& arg
   const std::int64_t channels = args.weight.extent(0);
   const std::int64_t W = args.weight.extent(1);
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
-  const float* weight_t = transposed(args.weight, args.bias).data();
-  std::int64_t longest = 0;
-  for (std::int64_t n = 0; n < sequences; ++n) longest = std::max(longest, args.offsets[n + 1] - args.offsets[n]);
-  const int threads = thread_count(device.threads);
-  const std::int64_t du_size = longest * kChannelBlock;
-  thread_local std::vector<float> memory;
-  memory.assign(static_cast<std::size_t>(channels * (W + 1) + threads * du_size), 0.0F);
-  float* dweight_t = memory.data();
-  float* du = dweight_t + channels * (W + 1);
+  const BackwardMemory memory(device, args, BumpAllocator(workspace.data()));
+  transpose_weight(args.weight, args.bias, memory.weight_t);
+  std::fill_n(memory.dweight_t, weight_size(args.weight), 0.0F);
   const auto run = cpu::conv_backward();
-  parallel_for(ceil_div(channels, kChannelBlock), threads, [&](std::int64_t block, int worker) {
+  parallel_for(ceil_div(channels, kChannelBlock), thread_count(device.threads), [&](std::int64_t block, int worker) {
     const std::int64_t begin = block * kChannelBlock;
     for (std::int64_t n = 0; n < sequences; ++n) {
       const std::int64_t first = args.offsets[n];
-      run({floats(args.x) + first * args.x.step(0), args.x.step(0), args.offsets[n + 1] - first, weight_t, channels, W},
+      run({floats(args.x) + first * args.x.step(0), args.x.step(0), args.offsets[n + 1] - first, memory.weight_t,
+           channels, W},
           {floats(args.dy) + first * args.dy.step(0), args.dy.step(0), floats(args.dx) + first * args.dx.step(0),
-           args.dx.step(0), dweight_t, du + worker * du_size},
+           args.dx.step(0), memory.dweight_t, memory.du + worker * memory.du_size},
           begin, std::min(channels, begin + kChannelBlock));
     }
   });
   float* dweight = floats(args.dweight);
   for (std::int64_t c = 0; c < channels; ++c) {
-    for (std::int64_t j = 0; j < W; ++j) dweight[c * W + j] += dweight_t[j * channels + c];
-    if (args.bias) floats(args.dbias)[c] += dweight_t[W * channels + c];
+    for (std::int64_t j = 0; j < W; ++j) dweight[c * W + j] += memory.dweight_t[j * channels + c];
+    if (args.bias) floats(args.dbias)[c] += memory.dweight_t[W * channels + c];
   }
 }
 

@@ -5,6 +5,8 @@
 
 namespace qdelta::cpu {
 
+inline constexpr std::int64_t kUsualWidth = 4;  // of a window that has kernels of its own
+
 struct ConvInput {
   const float* x = nullptr;  // the first row of the sequence
   std::int64_t ld = 0, length = 0;
@@ -19,7 +21,7 @@ struct ConvGradients {
   float* dx = nullptr;
   std::int64_t dx_ld = 0;
   float* dweight_t = nullptr;  // [W + 1][channels], added to
-  float* du = nullptr;         // scratch of [length][channels of the call], where W is not 4
+  float* du = nullptr;         // scratch of [length][channels of the call], where W is not kUsualWidth
 };
 
 }  // namespace qdelta::cpu

@@ -51,22 +51,9 @@ Context::Context(int ordinal) : Context() {
 }
 
 Context::~Context() {
-  cudaFree(scratch_);
   cudaFree(matrix_workspace_);
   if (matrix_ != nullptr) cublasLtDestroy(matrix_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
-}
-
-std::span<std::byte> Context::scratch(std::size_t bytes) const {
-  if (bytes > scratch_size_) {
-    synchronize();  // work that still uses the old one
-    QDELTA_CUDA(cudaFree(scratch_));
-    scratch_ = nullptr;
-    scratch_size_ = 0;
-    scratch_ = allocate(bytes);
-    scratch_size_ = bytes;
-  }
-  return {scratch_, scratch_size_};
 }
 
 void Context::synchronize() const { QDELTA_CUDA(cudaStreamSynchronize(stream_)); }

@@ -43,8 +43,6 @@ class Context {
   [[nodiscard]] int sm_count() const { return sm_count_; }
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] int shared_memory() const { return shared_memory_; }  // bytes a block may have, opted in
-  // Memory for the partial sums of one op, at least `bytes`; the next op may use the same. Grows when a shape is new.
-  [[nodiscard]] std::span<std::byte> scratch(std::size_t bytes) const;
   void synchronize() const;
 
  private:
@@ -59,8 +57,6 @@ class Context {
   cudaStream_t stream_ = nullptr;
   cublasLtHandle_t matrix_ = nullptr;
   std::byte* matrix_workspace_ = nullptr;
-  mutable std::byte* scratch_ = nullptr;
-  mutable std::size_t scratch_size_ = 0;
   std::unique_ptr<MatmulCache> matmul_cache_ = std::make_unique<MatmulCache>();
 };
 

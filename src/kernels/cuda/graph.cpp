@@ -43,4 +43,10 @@ void launch(const Context& context, const Graph& graph) {
   QDELTA_CUDA(cudaGraphLaunch(graph.executable(), context.stream()));
 }
 
+bool is_capturing(const Context& context) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  QDELTA_CUDA(cudaStreamIsCapturing(context.stream(), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 }  // namespace qdelta::cuda

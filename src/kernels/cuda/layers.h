@@ -87,7 +87,7 @@ struct AdamWDevice {
 };
 void adamw(const Context& context, const AdamWDevice& args);
 
-// As recurrence.h has it; `threads` is ignored. K is at most 256. The index is in device memory: a row whose index lies
+// As recurrence.h has it. K is at most 256. The index is in device memory: a row whose index lies
 // outside the pool (-1, say) is left out: its output is zero and no state changes.
 inline constexpr std::int64_t kMaxStepKeys = 256;
 void recurrence_step(const Context& context, const RecurrenceStep& args);

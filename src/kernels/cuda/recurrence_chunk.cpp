@@ -12,8 +12,6 @@
 namespace qdelta::cuda {
 namespace {
 
-constexpr std::size_t kWorkspaceAlignment = 256;
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Checks, beyond those of all forms.
 
@@ -48,7 +46,17 @@ void check_inputs(const RecurrenceInputs& in, const Execution& run, const Recurr
   check_contiguous("h0", in.h0);
 }
 
-void check_call(const RecurrenceForward& args, const RecurrenceLayout& at) {
+// `saved`, where a call has it, is large enough.
+void check_saved(std::span<const std::byte> saved, Rule rule, const RecurrenceLayout& at) {
+  if (saved.empty()) return;
+  const std::size_t needed = recurrence_chunk_saved_bytes(rule, at.total_chunks * at.HV);
+  require(saved.size() >= needed, "saved has {} bytes, {} are needed", saved.size(), needed);
+  require(reinterpret_cast<std::uintptr_t>(saved.data()) % kAlignment == 0,
+          "saved does not start at a multiple of {} bytes", kAlignment);
+}
+
+void check_call(const RecurrenceForward& args) {
+  const RecurrenceLayout at(args.in, kChunk);
   RecurrenceForward common = args;
   common.chunk_states = {};  // may be bf16 here
   check(common);
@@ -56,9 +64,11 @@ void check_call(const RecurrenceForward& args, const RecurrenceLayout& at) {
   check_chunk_states(args.chunk_states, at);
   check_contiguous("o", args.o);
   check_contiguous("ht", args.ht);
+  check_saved(args.saved, args.in.rule, at);
 }
 
-void check_call(const RecurrenceBackward& args, const RecurrenceLayout& at) {
+void check_call(const RecurrenceBackward& args) {
+  const RecurrenceLayout at(args.in, kChunk);
   RecurrenceBackward common = args;
   common.chunk_states = {};
   check(common);
@@ -70,6 +80,7 @@ void check_call(const RecurrenceBackward& args, const RecurrenceLayout& at) {
   check_contiguous("dk", args.dk);
   check_contiguous("dv", args.dv);
   check_contiguous("dh0", args.dh0);
+  check_saved(args.saved, args.in.rule, at);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -230,19 +241,17 @@ bool bf16_operands(const RecurrenceInputs& in) {
   return in.qk_l2norm && in.q.dtype == DType::bf16 && in.k.dtype == DType::bf16 && in.v.dtype == DType::bf16;
 }
 
-void check_space(std::string_view name, std::span<const std::byte> space, std::size_t needed, std::size_t alignment) {
-  require(space.size() >= needed, "{} has {} bytes, {} are needed", name, space.size(), needed);
-  require(needed == 0 || reinterpret_cast<std::uintptr_t>(space.data()) % alignment == 0,
-          "{} does not start at a multiple of {} bytes", name, alignment);
-}
 // Null: nothing is to be saved.
 std::byte* saved_memory(const RecurrenceForward& args) { return args.saved.empty() ? nullptr : args.saved.data(); }
-void check_workspace(std::span<const std::byte> workspace, std::size_t needed) {
-  check_space("the workspace", workspace, needed, kWorkspaceAlignment);
-}
-void check_saved(std::span<const std::byte> saved, Rule rule, std::int64_t slots) {
-  if (!saved.empty()) check_space("saved", saved, recurrence_chunk_saved_bytes(rule, slots), kAlignment);
-}
+
+struct ForwardLaunch {
+  BumpAllocator memory;
+  ChunkLaunch launch;
+
+  // In memory from `base` on; null: to count how much of it is needed.
+  ForwardLaunch(const RecurrenceForward& args, std::byte* base)
+      : memory(base), launch(args.in, bf16_operands(args.in), false, memory, saved_memory(args)) {}
+};
 
 // ---------------------------------------------------------------------------------------------------------------------
 // What the backward needs besides.
@@ -299,10 +308,8 @@ void allow_shared_memory(const Context& context, const void* kernel, int bytes) 
 }
 
 std::size_t recurrence_chunk_workspace(const RecurrenceForward& args) {
-  check_call(args, RecurrenceLayout(args.in, kChunk));
-  BumpAllocator memory(nullptr);
-  (void)ChunkLaunch(args.in, bf16_operands(args.in), false, memory, saved_memory(args));
-  return memory.used();
+  check_call(args);
+  return ForwardLaunch(args, nullptr).memory.used();
 }
 
 std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks) {
@@ -312,15 +319,13 @@ std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks) {
 }
 
 std::size_t recurrence_chunk_workspace(const RecurrenceBackward& args) {
-  check_call(args, RecurrenceLayout(args.in, kChunk));
+  check_call(args);
   return BackwardLaunch(args, nullptr).memory.used();
 }
 
-void recurrence_chunk_forward(const Context& context, const RecurrenceForward& args, std::span<std::byte> workspace) {
-  check_workspace(workspace, recurrence_chunk_workspace(args));
-  BumpAllocator memory(workspace.data());
-  const ChunkLaunch launch(args.in, bf16_operands(args.in), false, memory, saved_memory(args));
-  check_saved(args.saved, args.in.rule, launch.slots);
+void recurrence_chunk_forward(const Context& context, const RecurrenceForward& args, Workspace& workspace) {
+  const ForwardLaunch work(args, workspace.get(recurrence_chunk_workspace(args)).data());
+  const ChunkLaunch& launch = work.launch;
   if (launch.at.N == 0) return;
   launch.build_chunk_tables(context, args.in);
   launch.prepare(context, args.in);
@@ -331,11 +336,9 @@ void recurrence_chunk_forward(const Context& context, const RecurrenceForward& a
   launch_forward_scan(context, scan, launch.bf16);
 }
 
-void recurrence_chunk_backward(const Context& context, const RecurrenceBackward& args, std::span<std::byte> workspace) {
-  check_workspace(workspace, recurrence_chunk_workspace(args));
-  const BackwardLaunch work(args, workspace.data());
+void recurrence_chunk_backward(const Context& context, const RecurrenceBackward& args, Workspace& workspace) {
+  const BackwardLaunch work(args, workspace.get(recurrence_chunk_workspace(args)).data());
   const ChunkLaunch& launch = work.launch;
-  check_saved(args.saved, args.in.rule, launch.slots);
   if (launch.at.N == 0) return;
   launch.build_chunk_tables(context, args.in);
   if (BackwardLaunch::reusable(args) == nullptr) launch.prepare(context, args.in);

@@ -1,7 +1,7 @@
 // The chunkwise recurrence on the GPU, for every rule. The contracts are those of recurrence.h, with these differences:
 //
-// - All views and the workspace are device memory (the workspace from a multiple of 256 bytes on); cu_seqlens stays on
-//   the host. Everything is queued on the context's stream; without cu_seqlens a call can be captured in a graph.
+// - All views and the workspace are device memory; cu_seqlens stays on the host. Everything is queued on the context's
+// stream; without cu_seqlens a call can be captured in a graph.
 // - The last axis of q, k, v, o, d_o, of the states and of their gradients is contiguous. Other strides are free.
 // - Chunks have 64 tokens: run.chunk is 0 or 64.
 // - chunk_states may be bf16.
@@ -15,16 +15,17 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 
 #include "kernels/cuda/context.h"
 #include "kernels/recurrence.h"
 
 namespace qdelta::cuda {
 
-void recurrence_chunk_forward(const Context& context, const RecurrenceForward& args, std::span<std::byte> workspace);
-void recurrence_chunk_backward(const Context& context, const RecurrenceBackward& args, std::span<std::byte> workspace);
+// Each checks its arguments once and lays out the memory it asks the workspace for once.
+void recurrence_chunk_forward(const Context& context, const RecurrenceForward& args, Workspace& workspace);
+void recurrence_chunk_backward(const Context& context, const RecurrenceBackward& args, Workspace& workspace);
 
+// The bytes that they ask the workspace for; checks the arguments as well.
 [[nodiscard]] std::size_t recurrence_chunk_workspace(const RecurrenceForward& args);
 [[nodiscard]] std::size_t recurrence_chunk_workspace(const RecurrenceBackward& args);
 [[nodiscard]] std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks);
