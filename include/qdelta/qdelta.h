@@ -53,19 +53,21 @@ typedef enum qdelta_rule {
 } qdelta_rule;
 
 typedef enum qdelta_form {
-  QDELTA_CHUNK = 0,     /* matrix products over chunks of tokens: the fast one */
-  QDELTA_RECURRENT = 1, /* a walk through the tokens, a few at a time */
-  QDELTA_ORACLE = 2     /* token by token in float64: slow, for checking */
+  QDELTA_CHUNK = 0,     /* matrix products over chunks of tokens */
+  QDELTA_RECURRENT = 1, /* a few tokens at a time; the backward token by token */
+  QDELTA_ORACLE = 2,    /* token by token in float64: slow, for checking */
+  QDELTA_AUTO = 3 /* what is fastest: QDELTA_RECURRENT for a forward in float32 that writes no chunk_states and has
+                     no chunk length, else QDELTA_CHUNK */
 } qdelta_form;
 
 /* Set it up with qdelta_options_init, then change what you need. */
 typedef struct qdelta_options {
   uint32_t struct_size; /* sizeof(qdelta_options), so that later versions can add fields */
   qdelta_rule rule;     /* QDELTA_Q_DELTA */
-  qdelta_form form;     /* QDELTA_CHUNK */
+  qdelta_form form;     /* QDELTA_AUTO */
   float scale;          /* of the output; 0, the default, stands for K^-1/2 */
   int32_t qk_l2norm;    /* 0; 1: q and k are divided by sqrt(sum of squares + 1e-6) first */
-  int32_t chunk;        /* 16, 32, 64 or 128; 0: the default */
+  int32_t chunk;        /* tokens of a chunk: 16, 32, 64 or 128; 0: 64, where chunks are used */
   int32_t threads;      /* 0: all cores. The result does not depend on it, to the bit. */
   int32_t f32_products; /* 0; 1: never round the operands of matrix products to bfloat16, even where q, k, v are */
 } qdelta_options;

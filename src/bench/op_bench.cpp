@@ -228,10 +228,6 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
   Case data(options, s, T);
   const Execution run{.chunk = options.chunk};
   Workspace workspace(device);
-  // Without a word the CPU's forward in float32 is the blocked recurrence.
-  const bool blocked = device.gpu == nullptr && options.dtype == DType::f32;
-  const int chunk = options.chunk > 0 ? options.chunk : kDefaultChunk;
-  const int forward_chunk = options.chunk == 0 && blocked ? kRecurrenceBlock : chunk;
   const auto tokens = static_cast<double>(T * options.batch);
   const auto heads = static_cast<double>(s.heads);
   const auto K = static_cast<double>(s.K);
@@ -245,7 +241,8 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
   RecurrenceForward forward = data.forward(run);
   recurrence_forward(device, forward, workspace);
   const double error = relative_error(on_host(device, data.o), expected);
-  row("forward", forward_chunk, chunk_forward_flop(K, V, forward_chunk),
+  const int forward_tokens = resolve(device, forward).tokens;
+  row("forward", forward_tokens, chunk_forward_flop(K, V, forward_tokens),
       watch.seconds([&] { recurrence_forward(device, forward, workspace); }), error);
 
   // The backward as training runs it: the forward has left the states on entry to the chunks. The values of the
@@ -259,6 +256,7 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
   forward.saved = {saved.data(), saved.size()};
   backward.saved = forward.saved;
   recurrence_forward(device, forward, workspace);
+  const int chunk = resolve(device, backward).tokens;
   row("backward", chunk, chunk_backward_flop(K, V, chunk),
       watch.seconds([&] { recurrence_backward(device, backward, workspace); }), 0);
   row("training", chunk, chunk_forward_flop(K, V, chunk) + chunk_backward_flop(K, V, chunk), watch.seconds([&] {

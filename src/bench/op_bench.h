@@ -25,7 +25,7 @@ struct OpBenchOptions {
 struct OpBenchRow {
   std::string op;  // "step", "forward", "backward", "training": a forward that keeps states, and the backward
   std::int64_t heads = 0, K = 0, V = 0, tokens = 0;
-  int chunk = 0;
+  int chunk = 0;       // tokens of a chunk, or of a block of the blocked recurrence
   double seconds = 0;  // of a call: all sequences
   double us_per_token = 0;
   double rate = 0;   // FLOP/s, or bytes/s for a step

@@ -13,7 +13,8 @@ using namespace qdelta;
 
 static_assert(static_cast<int>(Status::internal) == QDELTA_INTERNAL && static_cast<int>(Status::io) == QDELTA_IO);
 static_assert(static_cast<int>(Rule::q_delta) == QDELTA_Q_DELTA && static_cast<int>(Rule::linear) == QDELTA_LINEAR);
-static_assert(static_cast<int>(Form::oracle) == QDELTA_ORACLE && kRuleCount == QDELTA_Q_DELTA + 1);
+static_assert(static_cast<int>(Form::oracle) == QDELTA_ORACLE && static_cast<int>(Form::automatic) == QDELTA_AUTO);
+static_assert(kRuleCount == QDELTA_Q_DELTA + 1);
 
 namespace {
 
@@ -71,7 +72,7 @@ void check_options(const qdelta_options* options) {
   const int rule = number_of(options->rule);
   const int form = number_of(options->form);
   require(rule >= 0 && static_cast<std::size_t>(rule) < kRuleCount, "options.rule is {}, which is no rule", rule);
-  require(form >= QDELTA_CHUNK && form <= QDELTA_ORACLE, "options.form is {}, which is no form", form);
+  require(form >= QDELTA_CHUNK && form <= QDELTA_AUTO, "options.form is {}, which is no form", form);
 }
 
 Device device_of(const qdelta_options& options) { return {.threads = options.threads}; }
@@ -121,7 +122,7 @@ void qdelta_options_init(qdelta_options* options) {
   *options = qdelta_options{};
   options->struct_size = sizeof(qdelta_options);
   options->rule = QDELTA_Q_DELTA;
-  options->form = QDELTA_CHUNK;
+  options->form = QDELTA_AUTO;
 }
 
 qdelta_status qdelta_forward(const qdelta_options* options, const qdelta_inputs* in, const qdelta_outputs* out) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -43,10 +44,11 @@ constexpr const char* kOpHelp =
     "  qdelta op --in case.safetensors --out result.safetensors --dtype bf16 --device cuda";
 
 // In the order of enum Form.
-constexpr std::array<const char*, 3> kForms = {"chunk", "recurrent", "oracle"};
+constexpr std::array<const char*, 4> kForms = {"chunk", "recurrent", "oracle", "auto"};
+const char* name_of(Form form) { return kForms.at(static_cast<std::size_t>(form)); }
 
 struct OpOptions {
-  std::string in, out, device = "cpu", form = kForms[0], dtype = "f32";
+  std::string in, out, device = "cpu", form = name_of(Form::automatic), dtype = "f32";
   std::string rule;
   float scale = 0;
   bool qk_l2norm = false, backward = false;
@@ -66,10 +68,18 @@ struct OpOptions {
     const auto index = std::find(kForms.begin(), kForms.end(), form) - kForms.begin();
     return {.form = static_cast<Form>(index), .chunk = chunk};
   }
+};
+
+// What an op ran as, and the seconds it took.
+struct Ran {
+  ResolvedForm as;
+  double seconds = 0;
+
   // The length of the chunks; 0 for the forms that have none.
-  [[nodiscard]] int chunk_used() const {
-    if (execution().form != Form::chunk) return 0;
-    return chunk > 0 ? chunk : kDefaultChunk;
+  [[nodiscard]] int chunk() const { return as.form == Form::chunk ? as.tokens : 0; }
+  [[nodiscard]] std::string text() const {
+    if (as.form == Form::chunk) return fmt::format("{} of {}", name_of(as.form), as.tokens);
+    return as.tokens > 1 ? fmt::format("{} in blocks of {}", name_of(as.form), as.tokens) : name_of(as.form);
   }
 };
 
@@ -121,9 +131,9 @@ class OnDevice {
     return copy;
   }
 
-  // Runs an op and brings the results back; returns the seconds the op took, with getting its scratch memory.
+  // Runs an op and brings the results back. The seconds are the op's, with getting its scratch memory.
   template <class Args>
-  double run(void (*op)(const Device&, const Args&, Workspace&), const Args& args) {
+  Ran run(void (*op)(const Device&, const Args&, Workspace&), const Args& args) {
     Workspace workspace(device_);
     synchronize(device_);
     const auto start = std::chrono::steady_clock::now();
@@ -133,7 +143,7 @@ class OnDevice {
     for (const auto& [host, copy] : outputs_) {
       download(device_, host.data, copy.data, static_cast<std::size_t>(host.shape.elements()) * size_of(host.dtype));
     }
-    return took.count();
+    return {.as = resolve(device_, args), .seconds = took.count()};
   }
 
  private:
@@ -145,7 +155,7 @@ class OnDevice {
   std::vector<Output> outputs_;
 };
 
-double forward(const Device& device, const OpCase& from, const Execution& run, DType dtype, Results& results) {
+Ran forward(const Device& device, const OpCase& from, const Execution& run, DType dtype, Results& results) {
   OnDevice there(device);
   RecurrenceForward args;
   args.in = there.in(from.in);
@@ -155,7 +165,7 @@ double forward(const Device& device, const OpCase& from, const Execution& run, D
   return there.run(recurrence_forward, args);
 }
 
-double backward(const Device& device, const OpCase& from, const Execution& run, DType dtype, Results& results) {
+Ran backward(const Device& device, const OpCase& from, const Execution& run, DType dtype, Results& results) {
   OnDevice there(device);
   RecurrenceBackward args;
   args.in = there.in(from.in);
@@ -180,26 +190,23 @@ void check_paths(const OpOptions& options) {
   const AtomicFile probe(options.out);
 }
 
-struct Timing {
-  double forward_s = 0, backward_s = 0;
-};
-
-void print_summary(const OpOptions& options, const OpCase& from, const Results& results, const Timing& timing) {
+void print_summary(const OpOptions& options, const OpCase& from, const Results& results, const Ran& forward,
+                   const std::optional<Ran>& backward) {
   const RecurrenceInputs& in = from.in;
-  const Execution execution = options.execution();
-  const int threads = execution.form == Form::oracle ? 1 : thread_count(options.threads);
+  const int threads = forward.as.form == Form::oracle ? 1 : thread_count(options.threads);
   const std::string packed =
       in.cu_seqlens.empty() ? "" : fmt::format("{} packed sequences, ", in.cu_seqlens.size() - 1);
-  const std::string chunk = options.chunk_used() > 0 ? fmt::format(" of {}", options.chunk_used()) : "";
   fmt::print("rule     {}, scale {}, {} L2 norm of q and k\n", traits_of(in.rule).name, in.scale,
              in.qk_l2norm ? "with" : "without");
   fmt::print("inputs   q {}, v {}, {}{} h0, {}\n", in.q.shape.text(), in.v.shape.text(), packed,
              in.h0 ? "with" : "without", options.dtype);
   const std::string where =
       options.device != "cpu" ? options.device : fmt::format("{} thread{}", threads, threads == 1 ? "" : "s");
-  fmt::print("form     {}{}, {}\n", options.form, chunk, where);
-  fmt::print("time     forward {:.3f} ms", timing.forward_s * 1e3);
-  if (options.backward) fmt::print(", backward {:.3f} ms", timing.backward_s * 1e3);
+  fmt::print("form     {}", forward.text());
+  if (backward && backward->text() != forward.text()) fmt::print(", backward {}", backward->text());
+  fmt::print(", {}\n", where);
+  fmt::print("time     forward {:.3f} ms", forward.seconds * 1e3);
+  if (backward) fmt::print(", backward {:.3f} ms", backward->seconds * 1e3);
   fmt::print("\nwrote    {}: {}\n", options.out, results.text());
 }
 
@@ -212,18 +219,23 @@ void run(const OpOptions& options) {
   check_paths(options);
 
   Results results;
-  Timing timing;
-  timing.forward_s = forward(device, from, execution, settings.dtype, results);
-  if (options.backward) timing.backward_s = backward(device, from, execution, settings.dtype, results);
-  results.write(options.out, {{"rule", std::string(traits_of(from.in.rule).name)},
-                              {"scale", fmt::format("{}", from.in.scale)},
-                              {"qk_l2norm", from.in.qk_l2norm ? "true" : "false"},
-                              {"form", options.form},
-                              {"chunk", std::to_string(options.chunk_used())},
-                              {"dtype", options.dtype},
-                              {"device", options.device},
-                              {"qdelta_version", QDELTA_VERSION}});
-  print_summary(options, from, results, timing);
+  const Ran forward_ran = forward(device, from, execution, settings.dtype, results);
+  std::optional<Ran> backward_ran;
+  if (options.backward) backward_ran = backward(device, from, execution, settings.dtype, results);
+  std::map<std::string, std::string> metadata{{"rule", std::string(traits_of(from.in.rule).name)},
+                                              {"scale", fmt::format("{}", from.in.scale)},
+                                              {"qk_l2norm", from.in.qk_l2norm ? "true" : "false"},
+                                              {"form", name_of(forward_ran.as.form)},
+                                              {"chunk", std::to_string(forward_ran.chunk())},
+                                              {"dtype", options.dtype},
+                                              {"device", options.device},
+                                              {"qdelta_version", QDELTA_VERSION}};
+  if (backward_ran) {
+    metadata["backward_form"] = name_of(backward_ran->as.form);
+    metadata["backward_chunk"] = std::to_string(backward_ran->chunk());
+  }
+  results.write(options.out, metadata);
+  print_summary(options, from, results, forward_ran, backward_ran);
 }
 
 }  // namespace
@@ -242,11 +254,11 @@ void add_op(CLI::App& app) {
                      ->check(CLI::IsMember(rules))
                      ->option_text("RULE");
   op->add_option("--form", o.form,
-                 "chunk: matrix products over chunks of tokens, the fast one (default); recurrent: a walk "
-                 "through\nthe tokens, a few at a time; oracle: token by token in float64, to check the others")
+                 "auto (default): what is fastest; chunk: matrix products over chunks of tokens; recurrent: a few "
+                 "tokens\nat a time, backward token by token; oracle: token by token in float64, to check the others")
       ->check(CLI::IsMember(std::vector<std::string>(kForms.begin(), kForms.end())))
       ->option_text("FORM");
-  op->add_option("--chunk", o.chunk, "Tokens in a chunk: 16, 32, 64 or 128; 0: the default")
+  op->add_option("--chunk", o.chunk, "Tokens in a chunk: 16, 32, 64 or 128; 0 (default): 64, where chunks are used")
       ->check(CLI::IsMember({0, 16, 32, 64, 128}))
       ->option_text("N");
   op->add_option("--dtype", o.dtype,

@@ -1,4 +1,4 @@
-// The recurrence's entry points: check, then hand over to the form that was asked for.
+// The recurrence's entry points: check, resolve the form, then hand over to it.
 #include "kernels/recurrence.h"
 
 #include "kernels/cpu/recurrence_blocked.h"
@@ -15,17 +15,25 @@
 namespace qdelta {
 namespace {
 
-// Where nothing is saved for a backward and no chunk length is asked for, the blocked recurrence is the fastest, unless
-// bfloat16 products are to be had.
-bool runs_blocked(const RecurrenceForward& args) {
-  return args.run.form == Form::recurrent || (args.run.form == Form::chunk && args.run.chunk == 0 &&
-                                              !args.chunk_states && !cpu::wants_bf16_products(args.in, args.run));
+// The arguments with what will run in the place of what was asked for.
+template <class Args>
+Args resolved(const Device& device, const Args& args) {
+  Args out = args;
+  const ResolvedForm what = resolve(device, args);
+  out.run.form = what.form;
+  if (what.form == Form::chunk) out.run.chunk = what.tokens;
+  return out;
 }
 
 std::size_t cpu_workspace(const Device& device, const RecurrenceForward& args) {
-  if (args.run.form == Form::oracle) return 0;
-  return runs_blocked(args) ? cpu::recurrence_blocked_workspace(device, args)
-                            : cpu::recurrence_chunk_workspace(device, args);
+  switch (args.run.form) {
+    case Form::chunk:
+      return cpu::recurrence_chunk_workspace(device, args);
+    case Form::recurrent:
+      return cpu::recurrence_blocked_workspace(device, args);
+    default:
+      return 0;
+  }
 }
 
 std::size_t cpu_workspace(const Device& device, const RecurrenceBackward& args) {
@@ -34,10 +42,32 @@ std::size_t cpu_workspace(const Device& device, const RecurrenceBackward& args) 
 
 }  // namespace
 
+ResolvedForm resolve(const Device& device, const RecurrenceForward& args) {
+  const ResolvedForm chunks{.form = Form::chunk, .tokens = chunk_length(args.run)};
+  const ResolvedForm blocks{.form = Form::recurrent, .tokens = kRecurrenceBlock};
+  switch (args.run.form) {
+    case Form::chunk:
+      return chunks;
+    case Form::recurrent:
+      return blocks;
+    case Form::oracle:
+      return {.form = Form::oracle, .tokens = 1};
+    case Form::automatic:
+      break;
+  }
+  const bool asks_for_chunks = args.run.chunk > 0 || args.chunk_states || cpu::wants_bf16_products(args.in, args.run);
+  return device.gpu != nullptr || asks_for_chunks ? chunks : blocks;
+}
+
+ResolvedForm resolve(const Device& /*device*/, const RecurrenceBackward& args) {
+  if (args.run.form == Form::recurrent || args.run.form == Form::oracle) return {.form = args.run.form, .tokens = 1};
+  return {.form = Form::chunk, .tokens = chunk_length(args.run)};
+}
+
 std::int64_t recurrence_chunk_count(const RecurrenceInputs& in, const Execution& run) {
   check(in);
   check(run);
-  return RecurrenceLayout(in, run.chunk > 0 ? run.chunk : kDefaultChunk).total_chunks;
+  return RecurrenceLayout(in, chunk_length(run)).total_chunks;
 }
 
 std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& args) {
@@ -46,7 +76,7 @@ std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& 
 #endif
   check(device);
   check(args);
-  return cpu_workspace(device, args);
+  return cpu_workspace(device, resolved(device, args));
 }
 
 std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward& args) {
@@ -55,7 +85,7 @@ std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward&
 #endif
   check(device);
   check(args);
-  return cpu_workspace(device, args);
+  return cpu_workspace(device, resolved(device, args));
 }
 
 std::size_t recurrence_workspace(const Device& device, const RecurrenceStep& args) {
@@ -71,13 +101,16 @@ void recurrence_forward(const Device& device, const RecurrenceForward& args, Wor
 #endif
   check(device);
   check(args);
-  const std::span<std::byte> scratch = workspace.get(cpu_workspace(device, args));
-  if (args.run.form == Form::oracle) {
-    reference_forward<double>(args);
-  } else if (runs_blocked(args)) {
-    cpu::recurrence_blocked(device, args, scratch);
-  } else {
-    cpu::recurrence_chunk_forward(device, args, scratch);
+  const RecurrenceForward call = resolved(device, args);
+  const std::span<std::byte> scratch = workspace.get(cpu_workspace(device, call));
+  switch (call.run.form) {
+    case Form::oracle:
+      return reference_forward<double>(call);
+    case Form::recurrent:
+      return cpu::recurrence_blocked(device, call, scratch);
+    case Form::chunk:
+    case Form::automatic:  // which resolve() never gives
+      return cpu::recurrence_chunk_forward(device, call, scratch);
   }
 }
 
@@ -87,14 +120,16 @@ void recurrence_backward(const Device& device, const RecurrenceBackward& args, W
 #endif
   check(device);
   check(args);
-  const std::span<std::byte> scratch = workspace.get(cpu_workspace(device, args));
-  switch (args.run.form) {
+  const RecurrenceBackward call = resolved(device, args);
+  const std::span<std::byte> scratch = workspace.get(cpu_workspace(device, call));
+  switch (call.run.form) {
     case Form::oracle:
-      return reference_backward<double>(args);
+      return reference_backward<double>(call);
     case Form::recurrent:
-      return reference_backward<float>(args);
+      return reference_backward<float>(call);
     case Form::chunk:
-      return cpu::recurrence_chunk_backward(device, args, scratch);
+    case Form::automatic:  // which resolve() never gives
+      return cpu::recurrence_chunk_backward(device, call, scratch);
   }
 }
 

@@ -19,22 +19,21 @@
 
 namespace qdelta {
 
-// How a sequence is gone through. All three give the same numbers, to rounding.
+// How a sequence is computed. All give the same numbers, to rounding.
 enum class Form : int {
-  chunk,      // matrix products over chunks of tokens; where no chunk length is asked for, whatever is fastest
-  recurrent,  // the blocked recurrence: a few tokens at a time in float32
-  oracle,     // token by token in float64, scalar
+  chunk,      // matrix products over chunks of tokens
+  recurrent,  // the blocked recurrence: a few tokens at a time in float32. Its backward goes token by token.
+  oracle,     // token by token in float64, scalar, to check the others; it allocates
+  automatic,  // what is fastest: see resolve()
 };
 
-// Measured: long chunks save few states for the backward and fill the matrix products; a forward that saves nothing and
-// computes in float32 is fastest as the blocked recurrence, which has the least arithmetic.
 inline constexpr int kDefaultChunk = 64;
 inline constexpr int kRecurrenceBlock = 4;  // tokens of the blocked recurrence's blocks
 
 struct Execution {
-  Form form = Form::chunk;
-  // 16, 32, 64 or 128; 0: kDefaultChunk, or the blocked recurrence in a float32 forward that saves no chunk_states
-  int chunk = 0;
+  Form form = Form::automatic;
+  int chunk =
+      0;  // the chunk form's 16, 32, 64 or 128 tokens; 0: kDefaultChunk. With Form::automatic it asks for chunks.
   // Where q, k and v are bfloat16 and the processor has instructions for it, the large products of the chunk form round
   // their operands to bfloat16 too (states and sums stay float32). False: float32 throughout.
   bool bf16_products = true;
@@ -94,6 +93,18 @@ struct RecurrenceStep {
   ConstTensorView index;            // [R] i32 or i64: the state of each row, all different; missing: row r has state r
   TensorView o;                     // [R, HV, V]
 };
+
+// What will run.
+struct ResolvedForm {
+  Form form = Form::chunk;  // never automatic
+  int tokens = 0;           // of a chunk or a block; 1: token by token
+};
+// Measured: long chunks save few states for the backward and fill the matrix products; a forward that saves nothing and
+// computes in float32 is fastest on the CPU as the blocked recurrence, which has the least arithmetic. So automatic is
+// chunks of 64, but the blocked recurrence for a forward on the CPU for which neither a chunk length, chunk_states nor
+// bfloat16 products are asked for. A GPU has chunks of 64.
+[[nodiscard]] ResolvedForm resolve(const Device& device, const RecurrenceForward& args);
+[[nodiscard]] ResolvedForm resolve(const Device& device, const RecurrenceBackward& args);
 
 // Check every argument and run.
 void recurrence_forward(const Device& device, const RecurrenceForward& args, Workspace& workspace);

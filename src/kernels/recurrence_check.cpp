@@ -117,17 +117,18 @@ void check(const Execution& run) {
 void check(const RecurrenceForward& args) {
   check(args.in);
   check(args.run);
-  const RecurrenceLayout at(args.in, args.run.chunk > 0 ? args.run.chunk : kDefaultChunk);
+  const RecurrenceLayout at(args.in, chunk_length(args.run));
   check_view("o", args.o, {at.B, at.T, at.HV, at.V}, "[B, T, HV, V]", false);
   check_optional("ht", args.ht, {at.N, at.HV, at.K, at.V}, "[N, HV, K, V]", true);
   check_optional("chunk_states", args.chunk_states, {at.total_chunks, at.HV, at.K, at.V}, "[chunks, HV, K, V]", true);
-  require(!args.chunk_states || args.run.form == Form::chunk, "chunk_states are made by the chunk form only");
+  require(!args.chunk_states || args.run.form == Form::chunk || args.run.form == Form::automatic,
+          "chunk_states are made by the chunk form only");
 }
 
 void check(const RecurrenceBackward& args) {
   check(args.in);
   check(args.run);
-  const RecurrenceLayout at(args.in, args.run.chunk > 0 ? args.run.chunk : kDefaultChunk);
+  const RecurrenceLayout at(args.in, chunk_length(args.run));
   const Shape gates{at.B, at.T, at.HV};
   const Shape states{at.N, at.HV, at.K, at.V};
   check_view("do", args.d_o, {at.B, at.T, at.HV, at.V}, "[B, T, HV, V]", false);

@@ -10,6 +10,9 @@
 
 namespace qdelta {
 
+// The tokens of a chunk, where the chunk form runs.
+[[nodiscard]] constexpr int chunk_length(const Execution& run) { return run.chunk > 0 ? run.chunk : kDefaultChunk; }
+
 // The rows of one head of one sequence: row t starts at base + t * token_bytes and its elements are `step` apart.
 template <class Byte>
 struct RowsOf {

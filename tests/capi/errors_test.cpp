@@ -57,7 +57,7 @@ TEST_F(CErrors, RulesAndFormsThatAreNone) {
     refuse(QDELTA_INVALID_ARGUMENT, {"rule", std::to_string(value)},
            [=](CProblem& c) { store(c.options.rule, value); });
   }
-  for (const int value : {-1, 3, 99}) {
+  for (const int value : {-1, 4, 99}) {
     refuse(QDELTA_INVALID_ARGUMENT, {"form", std::to_string(value)},
            [=](CProblem& c) { store(c.options.form, value); });
   }
@@ -294,7 +294,7 @@ TEST(Names, Defaults) {
   qdelta_options_init(&options);
   EXPECT_EQ(options.struct_size, sizeof options);
   EXPECT_EQ(options.rule, QDELTA_Q_DELTA);
-  EXPECT_EQ(options.form, QDELTA_CHUNK);
+  EXPECT_EQ(options.form, QDELTA_AUTO);
   EXPECT_EQ(options.scale, 0.0F);
   EXPECT_EQ(options.qk_l2norm, 0);
   EXPECT_EQ(options.chunk, 0);

@@ -9,7 +9,7 @@ class Rules : public ::testing::TestWithParam<Rule> {};
 INSTANTIATE_TEST_SUITE_P(All, Rules, ::testing::ValuesIn(all_rules()), rule_test_name);
 
 TEST_P(Rules, EveryFormGivesTheBitsOfTheKernels) {
-  for (const qdelta_form form : {QDELTA_CHUNK, QDELTA_RECURRENT, QDELTA_ORACLE}) {
+  for (const qdelta_form form : {QDELTA_CHUNK, QDELTA_RECURRENT, QDELTA_ORACLE, QDELTA_AUTO}) {
     Problem problem(GetParam());
     problem.options.form = form;
     CProblem c(problem);
@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(Layouts, GiveTheSameBits) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const qdelta_form form : {QDELTA_CHUNK, QDELTA_RECURRENT, QDELTA_ORACLE}) {
+    for (const qdelta_form form : {QDELTA_CHUNK, QDELTA_RECURRENT, QDELTA_ORACLE, QDELTA_AUTO}) {
       Problem problem(Rule::q_delta, dtype);
       problem.options.form = form;
       CProblem c(problem, GetParam().layout);

@@ -37,17 +37,34 @@ TEST_F(OpOptions, TheForwardAloneWritesTheOutputsAlone) {
 TEST_F(OpOptions, TheMetadataSaysHowItWasMade) {
   const std::map<std::string, std::string> by_default = run(case_, {}).metadata;
   const std::map<std::string, std::string> expected = {
-      {"rule", "q_delta"}, {"scale", "0.25"}, {"qk_l2norm", "false"}, {"form", "chunk"},
-      {"chunk", "64"},     {"dtype", "f32"},  {"device", "cpu"},      {"qdelta_version", QDELTA_VERSION}};
+      {"rule", "q_delta"}, {"scale", "0.25"}, {"qk_l2norm", "false"}, {"form", "recurrent"},
+      {"chunk", "0"},      {"dtype", "f32"},  {"device", "cpu"},      {"qdelta_version", QDELTA_VERSION}};
   EXPECT_EQ(by_default, expected);
   EXPECT_EQ(run(case_, {"--chunk", "16"}).metadata.at("chunk"), "16");
   EXPECT_EQ(run(case_, {"--form", "recurrent"}).metadata.at("chunk"), "0");
 }
 
+// The form and chunk that ran, which need not be those of the backward.
+TEST_F(OpOptions, TheMetadataSaysWhatRan) {
+  using Words = std::vector<std::string>;
+  const auto ran = [&](Words flags) {
+    flags.emplace_back("--backward");
+    const std::map<std::string, std::string> metadata = run(case_, flags).metadata;
+    return Words{metadata.at("form"), metadata.at("chunk"), metadata.at("backward_form"),
+                 metadata.at("backward_chunk")};
+  };
+  EXPECT_EQ(ran({}), (Words{"recurrent", "0", "chunk", "64"}));
+  EXPECT_EQ(ran({"--form", "auto"}), ran({}));
+  EXPECT_EQ(ran({"--chunk", "16"}), (Words{"chunk", "16", "chunk", "16"}));
+  EXPECT_EQ(ran({"--form", "chunk"}), (Words{"chunk", "64", "chunk", "64"}));
+  EXPECT_EQ(ran({"--form", "recurrent"}), (Words{"recurrent", "0", "recurrent", "0"}));
+  EXPECT_EQ(ran({"--form", "oracle"}), (Words{"oracle", "0", "oracle", "0"}));
+}
+
 TEST_F(OpOptions, TheSummaryNamesWhatWasDone) {
   run(case_, {"--backward"});
-  for (const char* piece : {"q_delta", "[2, 20, 2, 16]", "[2, 20, 2, 24]", "chunk of 64", "forward", "backward", "dh0",
-                            "out.safetensors"}) {
+  for (const char* piece : {"q_delta", "[2, 20, 2, 16]", "[2, 20, 2, 24]", "recurrent in blocks of 4", "chunk of 64",
+                            "forward", "backward", "dh0", "out.safetensors"}) {
     EXPECT_NE(output_.find(piece), std::string::npos) << piece << " in " << output_;
   }
 }

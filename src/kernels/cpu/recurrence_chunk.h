@@ -37,6 +37,7 @@ struct ChunkPlan {
   bool split;          // units are single groups, because there are too few heads to occupy the threads
   bool bf16_products;  // wants_bf16_products
 
+  // With chunks of run.chunk tokens, which is not 0.
   ChunkPlan(const Device& device, const RecurrenceInputs& in, const Execution& run);
   // Bytes for the packed operands of the largest product.
   [[nodiscard]] std::int64_t packing_bytes() const;

@@ -10,7 +10,7 @@ bool wants_bf16_products(const RecurrenceInputs& in, const Execution& run) {
 }
 
 ChunkPlan::ChunkPlan(const Device& device, const RecurrenceInputs& in, const Execution& run)
-    : at(in, run.chunk > 0 ? run.chunk : kDefaultChunk),
+    : at(in, run.chunk),
       C(at.chunk),
       Kp(round_up(std::max<std::int64_t>(at.K, 1), kVectorPad)),
       ldk(Kp + kVectorPad),

@@ -33,7 +33,7 @@ void check_chunk_states(const ConstTensorView& states, const RecurrenceLayout& a
 }
 
 void check_inputs(const RecurrenceInputs& in, const Execution& run, const RecurrenceLayout& at) {
-  require(run.form == Form::chunk, "on the GPU there is the chunk form, and the step");
+  require(run.form == Form::chunk || run.form == Form::automatic, "on the GPU there is the chunk form, and the step");
   require(run.chunk == 0 || run.chunk == kChunk, "chunks of {} tokens; on the GPU they have {}", run.chunk, kChunk);
   require(at.K <= kMaxKeyDim, "K is {}; on the GPU it is at most {}", at.K, kMaxKeyDim);
   constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max();
