@@ -233,8 +233,17 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
   const auto K = static_cast<double>(s.K);
   const auto V = static_cast<double>(s.V);
   const auto row = [&](const char* op, int length, double flop, double seconds, double error) {
-    report({op, s.heads, s.K, s.V, T, length, seconds, seconds * 1e6 / tokens, flop * tokens * heads / seconds, limit,
-            error});
+    report({.op = op,
+            .heads = s.heads,
+            .K = s.K,
+            .V = s.V,
+            .tokens = T,
+            .chunk = length,
+            .seconds = seconds,
+            .us_per_token = seconds * 1e6 / tokens,
+            .rate = flop * tokens * heads / seconds,
+            .limit = limit,
+            .error = error});
   };
 
   const Tensor expected = forward_in_float32(device, data);

@@ -125,7 +125,7 @@ void cross_entropy(const Device& device, const CrossEntropy& args) {
 
 void adamw(const Device& device, const AdamW& args) {
 #ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::adamw(*device.gpu, {args, nullptr, args.rounded});
+  if (device.gpu != nullptr) return cuda::adamw(*device.gpu, {.args = args, .rounded = args.rounded});
 #endif
   cpu::adamw(device, args);
 }
@@ -138,7 +138,7 @@ double clipped_adamw(const Device& device, const AdamW& args, float max_norm, Wo
     const std::span<std::byte> scratch = workspace.get(kAlignment + cuda::sum_workspace());
     auto* clipping = reinterpret_cast<cuda::Clipping*>(scratch.data());
     cuda::clip_gradients(*device.gpu, args.gradients, max_norm, clipping, scratch.subspan(kAlignment));
-    cuda::adamw(*device.gpu, {args, clipping, args.rounded});
+    cuda::adamw(*device.gpu, {.args = args, .clipping = clipping, .rounded = args.rounded});
     cuda::Clipping found{};
     download(device, &found, clipping, sizeof(found));
     return std::sqrt(found.sum_of_squares);

@@ -32,8 +32,8 @@ inline constexpr int kRecurrenceBlock = 4;  // tokens of the blocked recurrence'
 
 struct Execution {
   Form form = Form::automatic;
-  int chunk =
-      0;  // the chunk form's 16, 32, 64 or 128 tokens; 0: kDefaultChunk. With Form::automatic it asks for chunks.
+  // Tokens of a chunk: 16, 32, 64 or 128; 0: kDefaultChunk. With Form::automatic a length asks for the chunk form.
+  int chunk = 0;
   // Where q, k and v are bfloat16 and the processor has instructions for it, the large products of the chunk form round
   // their operands to bfloat16 too (states and sums stay float32). False: float32 throughout.
   bool bf16_products = true;

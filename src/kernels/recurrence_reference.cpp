@@ -56,8 +56,13 @@ OracleShape shape_of(const RecurrenceInputs& in) {
 
 template <class T>
 OracleInputs<T> inputs_of(const RecurrenceInputs& in) {
-  OracleInputs<T> out{read_all<T>(in.q),    read_all<T>(in.k),      read_all<T>(in.v), read_all<T>(in.g),
-                      read_all<T>(in.beta), read_all<T>(in.lambda), read_all<T>(in.h0)};
+  OracleInputs<T> out{.q = read_all<T>(in.q),
+                      .k = read_all<T>(in.k),
+                      .v = read_all<T>(in.v),
+                      .g = read_all<T>(in.g),
+                      .beta = read_all<T>(in.beta),
+                      .lambda = read_all<T>(in.lambda),
+                      .h0 = read_all<T>(in.h0)};
   out.beta.resize(out.g.size());
   out.lambda.resize(out.g.size());
   return out;

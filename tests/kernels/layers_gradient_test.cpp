@@ -13,6 +13,8 @@
 namespace qdelta {
 namespace {
 
+using testing::poisoned_workspace;
+
 using Values = std::vector<float>;
 
 Values random_values(Random& random, std::int64_t count, float scale = 1.0F) {

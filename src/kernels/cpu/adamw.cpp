@@ -5,12 +5,8 @@
 #include "kernels/cpu/layers.h"
 #include "kernels/cpu/row_sums.h"
 
-#undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/adamw.cpp"
-#include <hwy/foreach_target.h>
-// After foreach_target.h:
-#include <hwy/highway.h>
-
+#include "kernels/cpu/highway.h"
 #include "kernels/cpu/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -47,34 +43,30 @@ void AdamWRange(const AdamW& args, std::int64_t begin, std::int64_t end) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace qdelta {
-namespace cpu {
-namespace {
+namespace qdelta::cpu {
+
 HWY_EXPORT(AdamWRange);
-auto adamw_range() { return HWY_DYNAMIC_DISPATCH(AdamWRange); }
-}  // namespace
-}  // namespace cpu
 
 namespace {
 constexpr std::int64_t kSumBlock = 1 << 14;
 }
 
-void cpu::adamw(const Device& device, const AdamW& args) {
+void adamw(const Device& device, const AdamW& args) {
   const auto count = static_cast<std::int64_t>(args.parameters.size());
   require(args.gradients.size() == args.parameters.size() && args.m.size() == args.parameters.size() &&
               args.v.size() == args.parameters.size(),
           "adamw: parameters, gradients, m and v differ in size");
-  const auto run = cpu::adamw_range();
+  const auto run = HWY_DYNAMIC_DISPATCH(AdamWRange);
   parallel_for(ceil_div(count, kSumBlock), thread_count(device.threads), [&](std::int64_t block, int /*worker*/) {
     run(args, block * kSumBlock, std::min(count, (block + 1) * kSumBlock));
   });
 }
 
-std::size_t cpu::sum_of_squares_workspace(std::span<const float> values) {
+std::size_t sum_of_squares_workspace(std::span<const float> values) {
   return static_cast<std::size_t>(ceil_div(static_cast<std::int64_t>(values.size()), kSumBlock)) * sizeof(double);
 }
 
-double cpu::sum_of_squares(const Device& device, std::span<const float> values, std::span<std::byte> workspace) {
+double sum_of_squares(const Device& device, std::span<const float> values, std::span<std::byte> workspace) {
   const auto count = static_cast<std::int64_t>(values.size());
   auto* sums = reinterpret_cast<double*>(workspace.data());  // of each block
   parallel_for(ceil_div(count, kSumBlock), thread_count(device.threads), [&](std::int64_t block, int /*worker*/) {
@@ -91,11 +83,11 @@ double cpu::sum_of_squares(const Device& device, std::span<const float> values, 
   return total;
 }
 
-double cpu::sum_of_values(const Device& /*device*/, std::span<const float> values) {
+double sum_of_values(const Device& /*device*/, std::span<const float> values) {
   double sum = 0;
   for (const float value : values) sum += value;
   return sum;
 }
 
-}  // namespace qdelta
+}  // namespace qdelta::cpu
 #endif

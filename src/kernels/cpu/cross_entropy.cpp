@@ -6,12 +6,8 @@
 #include "kernels/cpu/row_sums.h"
 #include "kernels/cpu/view_check.h"
 
-#undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/cross_entropy.cpp"
-#include <hwy/foreach_target.h>
-// After foreach_target.h:
-#include <hwy/highway.h>
-
+#include "kernels/cpu/highway.h"
 #include "kernels/cpu/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -72,16 +68,12 @@ float CrossEntropyRow(float* z, std::int64_t width, std::int64_t target, bool gr
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace qdelta {
-namespace cpu {
-namespace {
-HWY_EXPORT(CrossEntropyRow);
-auto cross_entropy_row() { return HWY_DYNAMIC_DISPATCH(CrossEntropyRow); }
-}  // namespace
-}  // namespace cpu
+namespace qdelta::cpu {
 
-void cpu::cross_entropy(const Device& device, const CrossEntropy& args) {
-  cpu::check_matrix(args.logits, "logits");
+HWY_EXPORT(CrossEntropyRow);
+
+void cross_entropy(const Device& device, const CrossEntropy& args) {
+  check_matrix(args.logits, "logits");
   const std::int64_t width = args.logits.extent(1);
   const std::int64_t rows = args.logits.extent(0);
   require(static_cast<std::int64_t>(args.targets.size()) == rows && static_cast<std::int64_t>(args.loss.size()) == rows,
@@ -90,16 +82,16 @@ void cpu::cross_entropy(const Device& device, const CrossEntropy& args) {
   for (const std::int32_t target : args.targets) {
     require(target < width, "target {} is beyond the {} logits", target, width);
   }
-  const auto run = cpu::cross_entropy_row();
-  cpu::for_rows(device, rows, [&](std::int64_t r) {
+  const auto run = HWY_DYNAMIC_DISPATCH(CrossEntropyRow);
+  for_rows(device, rows, [&](std::int64_t r) {
     if (!args.best.empty()) {
-      const float* z = cpu::floats(args.logits) + r * args.logits.step(0);
+      const float* z = floats(args.logits) + r * args.logits.step(0);
       args.best[static_cast<std::size_t>(r)] = static_cast<std::int32_t>(std::max_element(z, z + width) - z);
     }
-    args.loss[static_cast<std::size_t>(r)] = run(cpu::floats(args.logits) + r * args.logits.step(0), width,
+    args.loss[static_cast<std::size_t>(r)] = run(floats(args.logits) + r * args.logits.step(0), width,
                                                  args.targets[static_cast<std::size_t>(r)], args.gradient, args.scale);
   });
 }
 
-}  // namespace qdelta
+}  // namespace qdelta::cpu
 #endif

@@ -7,7 +7,7 @@
 #include "kernels/cpu/row_sums.h"
 #include "kernels/cpu/view_check.h"
 
-namespace qdelta {
+namespace qdelta::cpu {
 
 namespace {
 
@@ -20,20 +20,20 @@ void check_ids(std::span<const std::int32_t> ids, std::int64_t vocabulary) {
 
 }  // namespace
 
-void cpu::embedding_forward(const Device& device, const EmbeddingForward& args) {
-  cpu::check_matrix(args.table, "table");
-  cpu::check_matrix(args.y, "y");
+void embedding_forward(const Device& device, const EmbeddingForward& args) {
+  check_matrix(args.table, "table");
+  check_matrix(args.y, "y");
   check_ids(args.ids, args.table.extent(0));
   const auto bytes = static_cast<std::size_t>(args.table.extent(1)) * sizeof(float);
-  cpu::for_rows(device, static_cast<std::int64_t>(args.ids.size()), [&](std::int64_t n) {
+  for_rows(device, static_cast<std::int64_t>(args.ids.size()), [&](std::int64_t n) {
     std::memcpy(floats(args.y) + n * args.y.step(0),
                 floats(args.table) + args.ids[static_cast<std::size_t>(n)] * args.table.step(0), bytes);
   });
 }
 
-void cpu::embedding_backward(const Device& device, const EmbeddingBackward& args) {
-  cpu::check_matrix(args.dtable, "dtable");
-  cpu::check_matrix(args.dy, "dy");
+void embedding_backward(const Device& device, const EmbeddingBackward& args) {
+  check_matrix(args.dtable, "dtable");
+  check_matrix(args.dy, "dy");
   check_ids(args.ids, args.dtable.extent(0));
   constexpr std::int64_t kColumns = 64;
   const std::int64_t width = args.dtable.extent(1);
@@ -48,14 +48,14 @@ void cpu::embedding_backward(const Device& device, const EmbeddingBackward& args
   });
 }
 
-void cpu::copy_rows(const Device& device, const CopyRows& args) {
-  cpu::check_matrix(args.from, "from");
-  cpu::check_matrix(args.to, "to");
+void copy_rows(const Device& device, const CopyRows& args) {
+  check_matrix(args.from, "from");
+  check_matrix(args.to, "to");
   require(args.from.shape == args.to.shape, "cannot copy {} to {}", args.from.shape.text(), args.to.shape.text());
   const auto bytes = static_cast<std::size_t>(args.from.extent(1)) * sizeof(float);
-  cpu::for_rows(device, args.from.extent(0), [&](std::int64_t n) {
+  for_rows(device, args.from.extent(0), [&](std::int64_t n) {
     std::memcpy(floats(args.to) + n * args.to.step(0), floats(args.from) + n * args.from.step(0), bytes);
   });
 }
 
-}  // namespace qdelta
+}  // namespace qdelta::cpu

@@ -9,10 +9,8 @@
 #include "kernels/cpu/row_sums.h"
 #include "kernels/cpu/view_check.h"
 
-namespace qdelta {
+namespace qdelta::cpu {
 namespace {
-
-using cpu::floats;
 
 float sigmoid(float x) { return 1.0F / (1.0F + std::exp(-x)); }
 
@@ -30,7 +28,7 @@ const ConstTensorView& any_gate(const GatesForward& args) { return args.a ? args
 // Scratch memory of the backward: sums of dA_log, ddt_bias and the lambda bias side by side, in all and of blocks of
 // rows.
 struct GateSums {
-  cpu::RowSums sums;
+  RowSums sums;
   float *totals, *partial;
   std::size_t bytes;
 
@@ -43,12 +41,12 @@ struct GateSums {
 
 }  // namespace
 
-void cpu::gates_forward(const Device& device, const GatesForward& args) {
+void gates_forward(const Device& device, const GatesForward& args) {
   const ConstTensorView& any = any_gate(args);
   if (!any) return;
   const std::int64_t heads = any.extent(1);
   const float lambda_bias = args.lambda_bias ? *floats(args.lambda_bias) : args.constant_lambda_bias;
-  cpu::for_rows(device, any.extent(0), [&](std::int64_t r) {
+  for_rows(device, any.extent(0), [&](std::int64_t r) {
     for (std::int64_t h = 0; h < heads; ++h) {
       if (args.a) {
         const float step = softplus(row(args.a, r)[h] + floats(args.dt_bias)[h]);
@@ -61,12 +59,12 @@ void cpu::gates_forward(const Device& device, const GatesForward& args) {
   });
 }
 
-std::size_t cpu::gates_backward_workspace(const GatesBackward& args) {
+std::size_t gates_backward_workspace(const GatesBackward& args) {
   const ConstTensorView& any = any_gate(args.forward);
   return any ? GateSums(any, BumpAllocator(nullptr)).bytes : 0;
 }
 
-void cpu::gates_backward(const Device& device, const GatesBackward& args, std::span<std::byte> workspace) {
+void gates_backward(const Device& device, const GatesBackward& args, std::span<std::byte> workspace) {
   const GatesForward& in = args.forward;
   const ConstTensorView& any = any_gate(in);
   if (!any) return;
@@ -74,7 +72,7 @@ void cpu::gates_backward(const Device& device, const GatesBackward& args, std::s
   const GateSums scratch(any, BumpAllocator(workspace.data()));
   float* totals = scratch.totals;
   std::fill_n(totals, scratch.sums.width, 0.0F);
-  cpu::sum_over_rows(device, scratch.sums, scratch.partial, totals, [&](std::int64_t r, float* sums) {
+  sum_over_rows(device, scratch.sums, scratch.partial, totals, [&](std::int64_t r, float* sums) {
     for (std::int64_t h = 0; h < heads; ++h) {
       if (in.a) {
         const float slope = sigmoid(row(in.a, r)[h] + floats(in.dt_bias)[h]);
@@ -106,4 +104,4 @@ void cpu::gates_backward(const Device& device, const GatesBackward& args, std::s
   if (args.dlambda_bias) *floats(args.dlambda_bias) += totals[2 * heads];
 }
 
-}  // namespace qdelta
+}  // namespace qdelta::cpu

@@ -1,8 +1,10 @@
 // y = add + x w^T;  dx = dy w;  dw += dy^T x: oneDNN's float32 product on blocks of the result. The blocks depend on
 // the shapes alone and each is computed by one thread, so the number of threads does not change a bit.
 #include <dnnl.h>
+#include <dnnl_debug.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "core/error.h"
 #include "core/memory.h"
@@ -11,7 +13,7 @@
 #include "kernels/cpu/linear_few_rows.h"
 #include "kernels/cpu/view_check.h"
 
-namespace qdelta {
+namespace qdelta::cpu {
 namespace {
 
 struct Matrix {
@@ -20,7 +22,7 @@ struct Matrix {
 };
 
 Matrix matrix_of(const ConstTensorView& view, const char* name) {
-  cpu::check_matrix(view, name);
+  check_matrix(view, name);
   return {const_cast<float*>(reinterpret_cast<const float*>(view.data)), view.extent(0), view.extent(1), view.step(0)};
 }
 
@@ -37,6 +39,7 @@ void product(const Device& device, char a_layout, char b_layout, const Matrix& a
   const bool wide = row_blocks * ceil_div(c.cols, kWideBlock) >= kEnoughBlocks;
   const std::int64_t block_cols = wide ? kWideBlock : kNarrowBlock;
   const std::int64_t col_blocks = ceil_div(c.cols, block_cols);
+  std::atomic<dnnl_status_t> failure{dnnl_success};  // of any block: threads must not throw
   parallel_for(row_blocks * col_blocks, thread_count(device.threads), [&](std::int64_t index, int /*worker*/) {
     const SingleThreaded one;
     const std::int64_t m = index % row_blocks * kBlockRows;
@@ -49,14 +52,18 @@ void product(const Device& device, char a_layout, char b_layout, const Matrix& a
     if (add.data != nullptr && add.data != c.data) {
       for (std::int64_t r = 0; r < rows; ++r) std::copy_n(add.data + (m + r) * add.ld + n, cols, c_block + r * c.ld);
     }
-    dnnl_sgemm(a_layout, b_layout, rows, cols, inner, 1.0F, a_block, a.ld, b_block, b.ld,
-               add.data != nullptr ? 1.0F : 0.0F, c_block, c.ld);
+    const dnnl_status_t status = dnnl_sgemm(a_layout, b_layout, rows, cols, inner, 1.0F, a_block, a.ld, b_block, b.ld,
+                                            add.data != nullptr ? 1.0F : 0.0F, c_block, c.ld);
+    if (status != dnnl_success) failure = status;
   });
+  if (failure == dnnl_success) return;
+  fail(failure == dnnl_out_of_memory ? Status::out_of_memory : Status::internal,
+       "oneDNN failed to multiply [{}, {}] by [{}, {}]: {}", c.rows, inner, inner, c.cols, dnnl_status2str(failure));
 }
 
 }  // namespace
 
-void cpu::linear_forward(const Device& device, const LinearForward& args) {
+void linear_forward(const Device& device, const LinearForward& args) {
   const Matrix x = matrix_of(args.x, "x");
   const Matrix w = matrix_of(args.w, "w");
   const Matrix y = matrix_of(args.y, "y");
@@ -65,11 +72,11 @@ void cpu::linear_forward(const Device& device, const LinearForward& args) {
   const Matrix add = args.add ? matrix_of(args.add, "add") : Matrix{};
   require(!args.add || args.add.shape == args.y.shape, "linear: add {} and y {} do not fit", args.add.shape.text(),
           args.y.shape.text());
-  if (x.rows <= cpu::kFewRows) return cpu::linear_few_rows(device, args);
+  if (x.rows <= kFewRows) return linear_few_rows(device, args);
   product(device, 'N', 'T', x, w, y, x.cols, add);
 }
 
-void cpu::linear_backward(const Device& device, const LinearBackward& args) {
+void linear_backward(const Device& device, const LinearBackward& args) {
   const Matrix x = matrix_of(args.x, "x");
   const Matrix w = matrix_of(args.w, "w");
   const Matrix dy = matrix_of(args.dy, "dy");
@@ -85,4 +92,4 @@ void cpu::linear_backward(const Device& device, const LinearBackward& args) {
   }
 }
 
-}  // namespace qdelta
+}  // namespace qdelta::cpu

@@ -5,12 +5,8 @@
 #include "core/threads.h"
 #include "kernels/cpu/view_check.h"
 
-#undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear_few_rows.cpp"
-#include <hwy/foreach_target.h>
-// After foreach_target.h:
-#include <hwy/highway.h>
-
+#include "kernels/cpu/highway.h"
 #include "kernels/cpu/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();

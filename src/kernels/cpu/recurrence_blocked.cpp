@@ -48,12 +48,8 @@ struct BlockedScratch {
 }  // namespace qdelta::cpu
 #endif
 
-#undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/recurrence_blocked.cpp"
-#include <hwy/foreach_target.h>
-// After foreach_target.h:
-#include <hwy/highway.h>
-
+#include "kernels/cpu/highway.h"
 #include "kernels/cpu/matrix-inl.h"
 #include "kernels/cpu/rows-inl.h"
 

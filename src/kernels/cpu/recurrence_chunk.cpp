@@ -27,12 +27,8 @@
 #include "core/threads.h"
 #include "kernels/cpu/bf16_product.h"
 
-#undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/recurrence_chunk.cpp"
-#include <hwy/foreach_target.h>
-// After foreach_target.h:
-#include <hwy/highway.h>
-
+#include "kernels/cpu/highway.h"
 #include "kernels/cpu/matrix-inl.h"
 #include "kernels/cpu/recurrence_chunk_gradients-inl.h"
 #include "kernels/cpu/recurrence_chunk_prepare-inl.h"

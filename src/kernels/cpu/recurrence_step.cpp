@@ -9,12 +9,8 @@
 #include "core/threads.h"
 #include "kernels/cpu/recurrence_chunk.h"
 
-#undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/recurrence_step.cpp"
-#include <hwy/foreach_target.h>
-// After foreach_target.h:
-#include <hwy/highway.h>
-
+#include "kernels/cpu/highway.h"
 #include "kernels/cpu/recurrence_chunk_prepare-inl.h"
 #include "kernels/cpu/rows-inl.h"
 
@@ -74,15 +70,15 @@ HWY_INLINE Token TokenAt(const ChunkPlan& plan, const RecurrenceInputs& in, cons
                          std::int64_t r) {
   const float* q = chunk.q + r * plan.ldk;
   const float* k = chunk.k + r * plan.ldk;
-  return {q,
-          k,
-          chunk.x(plan.ldk) + r * plan.ldk,
-          chunk.decay[r],
-          chunk.erase[r],
-          chunk.write[r],
-          in.scale,
-          Dot(q, k, plan.Kp),
-          traits_of(in.rule).erases};
+  return {.q = q,
+          .k = k,
+          .x = chunk.x(plan.ldk) + r * plan.ldk,
+          .decay = chunk.decay[r],
+          .erase = chunk.erase[r],
+          .write = chunk.write[r],
+          .scale = in.scale,
+          .q_dot_k = Dot(q, k, plan.Kp),
+          .erases = traits_of(in.rule).erases};
 }
 
 // A group of padded columns: as many vectors at a time as keep the sweeps within the nearest cache.

@@ -8,12 +8,8 @@
 #include "kernels/cpu/row_sums.h"
 #include "kernels/cpu/view_check.h"
 
-#undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rms_norm.cpp"
-#include <hwy/foreach_target.h>
-// After foreach_target.h:
-#include <hwy/highway.h>
-
+#include "kernels/cpu/highway.h"
 #include "kernels/cpu/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -110,63 +106,56 @@ void GatedRowBackward(const float* x, const float* gate, const float* weight, co
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace qdelta {
-namespace cpu {
-namespace {
-HWY_EXPORT(NormRow);
-auto norm_row() { return HWY_DYNAMIC_DISPATCH(NormRow); }
-HWY_EXPORT(NormRowBackward);
-auto norm_row_backward() { return HWY_DYNAMIC_DISPATCH(NormRowBackward); }
-HWY_EXPORT(GatedRow);
-auto gated_row() { return HWY_DYNAMIC_DISPATCH(GatedRow); }
-HWY_EXPORT(GatedRowBackward);
-auto gated_row_backward() { return HWY_DYNAMIC_DISPATCH(GatedRowBackward); }
-}  // namespace
-}  // namespace cpu
+namespace qdelta::cpu {
 
-void cpu::rms_norm_forward(const Device& device, const RmsNormForward& args) {
-  cpu::check_matrix(args.x, "x");
-  cpu::check_matrix(args.y, "y");
+HWY_EXPORT(NormRow);
+HWY_EXPORT(NormRowBackward);
+HWY_EXPORT(GatedRow);
+HWY_EXPORT(GatedRowBackward);
+
+void rms_norm_forward(const Device& device, const RmsNormForward& args) {
+  check_matrix(args.x, "x");
+  check_matrix(args.y, "y");
   const std::int64_t rows = args.x.extent(0);
   const std::int64_t width = args.x.extent(1);
-  cpu::check_vector(args.weight, width, "weight");
-  const auto run = cpu::norm_row();
-  cpu::for_rows(device, rows, [&](std::int64_t r) {
+  check_vector(args.weight, width, "weight");
+  const auto run = HWY_DYNAMIC_DISPATCH(NormRow);
+  for_rows(device, rows, [&](std::int64_t r) {
     const float s = run(floats(args.x) + r * args.x.step(0), floats(args.weight), floats(args.y) + r * args.y.step(0),
                         width, args.epsilon);
     if (args.inverse_rms) floats(args.inverse_rms)[r] = s;
   });
 }
 
-std::size_t cpu::rms_norm_backward_workspace(const RmsNormBackward& args) {
+std::size_t rms_norm_backward_workspace(const RmsNormBackward& args) {
   return RowSums(args.x.extent(0), args.x.extent(1)).bytes();
 }
 
-void cpu::rms_norm_backward(const Device& device, const RmsNormBackward& args, std::span<std::byte> workspace) {
-  cpu::check_matrix(args.x, "x");
-  cpu::check_matrix(args.dy, "dy");
-  cpu::check_matrix(args.dx, "dx");
+void rms_norm_backward(const Device& device, const RmsNormBackward& args, std::span<std::byte> workspace) {
+  check_matrix(args.x, "x");
+  check_matrix(args.dy, "dy");
+  check_matrix(args.dx, "dx");
   const std::int64_t rows = args.x.extent(0);
   const std::int64_t width = args.x.extent(1);
-  cpu::check_vector(args.weight, width, "weight");
-  cpu::check_vector(args.dweight, width, "dweight");
-  cpu::check_vector(args.inverse_rms, rows, "inverse_rms");
-  const auto run = cpu::norm_row_backward();
+  check_vector(args.weight, width, "weight");
+  check_vector(args.dweight, width, "dweight");
+  check_vector(args.inverse_rms, rows, "inverse_rms");
+  const auto run = HWY_DYNAMIC_DISPATCH(NormRowBackward);
   auto* partial = reinterpret_cast<float*>(workspace.data());
-  cpu::sum_over_rows(device, {rows, width}, partial, floats(args.dweight), [&](std::int64_t r, float* sums) {
+  sum_over_rows(device, {rows, width}, partial, floats(args.dweight), [&](std::int64_t r, float* sums) {
     run(floats(args.x) + r * args.x.step(0), floats(args.weight), floats(args.inverse_rms)[r],
         floats(args.dy) + r * args.dy.step(0), floats(args.dx) + r * args.dx.step(0), sums, width);
   });
 }
 
-void cpu::gated_norm_forward(const Device& device, const GatedNormForward& args) {
-  cpu::check_matrix(args.x, "x");
-  cpu::check_matrix(args.y, "y");
-  if (args.gate) cpu::check_matrix(args.gate, "gate");
+void gated_norm_forward(const Device& device, const GatedNormForward& args) {
+  check_matrix(args.x, "x");
+  check_matrix(args.y, "y");
+  if (args.gate) check_matrix(args.gate, "gate");
   const std::int64_t width = args.weight.shape.elements();
   const std::int64_t heads = args.x.extent(1) / width;
-  const auto run = cpu::gated_row();
-  cpu::for_rows(device, args.x.extent(0), [&](std::int64_t r) {
+  const auto run = HWY_DYNAMIC_DISPATCH(GatedRow);
+  for_rows(device, args.x.extent(0), [&](std::int64_t r) {
     for (std::int64_t h = 0; h < heads; ++h) {
       run(floats(args.x) + r * args.x.step(0) + h * width,
           args.gate ? floats(args.gate) + r * args.gate.step(0) + h * width : nullptr, floats(args.weight),
@@ -175,32 +164,31 @@ void cpu::gated_norm_forward(const Device& device, const GatedNormForward& args)
   });
 }
 
-std::size_t cpu::gated_norm_backward_workspace(const GatedNormBackward& args) {
+std::size_t gated_norm_backward_workspace(const GatedNormBackward& args) {
   return RowSums(args.x.extent(0), args.weight.shape.elements()).bytes();
 }
 
-void cpu::gated_norm_backward(const Device& device, const GatedNormBackward& args, std::span<std::byte> workspace) {
-  cpu::check_matrix(args.x, "x");
-  cpu::check_matrix(args.dy, "dy");
-  cpu::check_matrix(args.dx, "dx");
-  if (args.y) cpu::check_matrix(args.y, "y");
+void gated_norm_backward(const Device& device, const GatedNormBackward& args, std::span<std::byte> workspace) {
+  check_matrix(args.x, "x");
+  check_matrix(args.dy, "dy");
+  check_matrix(args.dx, "dx");
+  if (args.y) check_matrix(args.y, "y");
   require(static_cast<bool>(args.gate) == static_cast<bool>(args.dgate), "gate and dgate go together");
   const std::int64_t width = args.weight.shape.elements();
   const std::int64_t heads = args.x.extent(1) / width;
-  cpu::check_vector(args.dweight, width, "dweight");
-  const auto run = cpu::gated_row_backward();
+  check_vector(args.dweight, width, "dweight");
+  const auto run = HWY_DYNAMIC_DISPATCH(GatedRowBackward);
   auto* partial = reinterpret_cast<float*>(workspace.data());
-  cpu::sum_over_rows(
-      device, {args.x.extent(0), width}, partial, floats(args.dweight), [&](std::int64_t r, float* sums) {
-        for (std::int64_t h = 0; h < heads; ++h) {
-          run(floats(args.x) + r * args.x.step(0) + h * width,
-              args.gate ? floats(args.gate) + r * args.gate.step(0) + h * width : nullptr, floats(args.weight),
-              floats(args.dy) + r * args.dy.step(0) + h * width, floats(args.dx) + r * args.dx.step(0) + h * width,
-              args.dgate ? floats(args.dgate) + r * args.dgate.step(0) + h * width : nullptr,
-              args.y ? floats(args.y) + r * args.y.step(0) + h * width : nullptr, sums, width, args.epsilon);
-        }
-      });
+  sum_over_rows(device, {args.x.extent(0), width}, partial, floats(args.dweight), [&](std::int64_t r, float* sums) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      run(floats(args.x) + r * args.x.step(0) + h * width,
+          args.gate ? floats(args.gate) + r * args.gate.step(0) + h * width : nullptr, floats(args.weight),
+          floats(args.dy) + r * args.dy.step(0) + h * width, floats(args.dx) + r * args.dx.step(0) + h * width,
+          args.dgate ? floats(args.dgate) + r * args.dgate.step(0) + h * width : nullptr,
+          args.y ? floats(args.y) + r * args.y.step(0) + h * width : nullptr, sums, width, args.epsilon);
+    }
+  });
 }
 
-}  // namespace qdelta
+}  // namespace qdelta::cpu
 #endif

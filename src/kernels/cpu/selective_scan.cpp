@@ -18,14 +18,6 @@
 #include "core/threads.h"
 #include "kernels/cpu/view_check.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/selective_scan.cpp"
-#include <hwy/foreach_target.h>
-// After foreach_target.h:
-#include <hwy/highway.h>
-
-#include "kernels/cpu/math-inl.h"
-
 #ifndef QDELTA_SELECTIVE_SCAN_SHAPES
 #define QDELTA_SELECTIVE_SCAN_SHAPES
 namespace qdelta::cpu {
@@ -62,7 +54,7 @@ struct ScanUnit {
 };
 
 // What a thread of the backward works in.
-struct BackwardScratch {
+struct ScanBackwardScratch {
   float* before;  // [kScanChunk][N][kTile]: the states before each token
   float* decay;   // likewise
   float* sums;    // [kScanChunk][2 N][kTile]: dB and dC, lane by lane
@@ -81,6 +73,10 @@ struct Gradients {
 }  // namespace
 }  // namespace qdelta::cpu
 #endif
+
+#define HWY_TARGET_INCLUDE "kernels/cpu/selective_scan.cpp"
+#include "kernels/cpu/highway.h"
+#include "kernels/cpu/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qdelta::cpu::HWY_NAMESPACE {
@@ -151,7 +147,7 @@ void ScanForward(const ScanArgs& s, const ScanUnit& unit) {
 
 // Rows [begin, end) of one chunk and one sequence, for a tile: the states before each token, and the decays.
 void Replay(const ScanArgs& s, const float* A, float* h, std::int64_t begin, std::int64_t end, std::int64_t c0,
-            std::int64_t width, const BackwardScratch& scratch) {
+            std::int64_t width, const ScanBackwardScratch& scratch) {
   const Floats d;
   for (std::int64_t t = begin; t < end; ++t) {
     float* before = scratch.before + (t - begin) * s.N * kTile;
@@ -174,7 +170,7 @@ void Replay(const ScanArgs& s, const float* A, float* h, std::int64_t begin, std
 
 // The same rows backwards. dA, like G, is [N][kTile].
 void Reverse(const ScanArgs& s, const Gradients& g, const float* A, float* G, float* dA, std::int64_t begin,
-             std::int64_t end, std::int64_t c0, std::int64_t width, const BackwardScratch& scratch) {
+             std::int64_t end, std::int64_t c0, std::int64_t width, const ScanBackwardScratch& scratch) {
   const Floats d;
   const Vector one = hn::Set(d, 1.0F);
   float* dskip = g.parameters + s.N * s.D + c0;
@@ -238,7 +234,7 @@ void Reverse(const ScanArgs& s, const Gradients& g, const float* A, float* G, fl
 // One sequence, rows [begin, end), for the channels of a group.
 void ScanBackward(const ScanArgs& s, const Gradients& g, std::int64_t begin, std::int64_t end,
                   std::int64_t first_channel, std::int64_t last_channel, const float* h0,
-                  const BackwardScratch& scratch) {
+                  const ScanBackwardScratch& scratch) {
   HWY_ALIGN float A[kMaxScanStates * kTile];
   HWY_ALIGN float h[kMaxScanStates * kTile];
   HWY_ALIGN float dA[kMaxScanStates * kTile];
@@ -279,20 +275,27 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace qdelta::cpu {
-namespace {
 
 HWY_EXPORT(ScanForward);
-auto scan_forward() { return HWY_DYNAMIC_DISPATCH(ScanForward); }
 HWY_EXPORT(ScanBackward);
-auto scan_backward() { return HWY_DYNAMIC_DISPATCH(ScanBackward); }
+
+namespace {
 
 Input input(const ConstTensorView& view) { return {floats(view), view.step(0)}; }
 Output output(const TensorView& view) { return {floats(view), view.step(0)}; }
 
 template <class Inputs>
 ScanArgs scan_args(const Inputs& in) {
-  return {input(in.x),      input(in.dt),    input(in.B),        input(in.C),    input(in.z),
-          floats(in.A_log), floats(in.skip), floats(in.dt_bias), in.x.extent(1), in.A_log.extent(1)};
+  return {.x = input(in.x),
+          .dt = input(in.dt),
+          .B = input(in.B),
+          .C = input(in.C),
+          .z = input(in.z),
+          .A_log = floats(in.A_log),
+          .skip = floats(in.skip),
+          .dt_bias = floats(in.dt_bias),
+          .D = in.x.extent(1),
+          .N = in.A_log.extent(1)};
 }
 
 // State n of a tensor of states; null where there is none.
@@ -322,11 +325,11 @@ struct Spans {
 };
 
 // Where the backward's scratch space lies.
-struct BackwardMemory {
+struct ScanBackwardMemory {
   float *parameters, *narrow, *before, *decay, *sums, *G;
   std::int64_t before_size, sums_size, G_size, parameters_size, narrow_size;
 
-  BackwardMemory(const SelectiveScanInputs& in, std::int64_t spans, int threads, BumpAllocator& memory) {
+  ScanBackwardMemory(const SelectiveScanInputs& in, std::int64_t spans, int threads, BumpAllocator& memory) {
     const std::int64_t D = in.x.extent(1);
     const std::int64_t N = in.A_log.extent(1);
     parameters_size = (N + 2) * D;
@@ -341,14 +344,14 @@ struct BackwardMemory {
     sums = memory.take<float>(threads * sums_size);
     G = memory.take<float>(threads * G_size);
   }
-  [[nodiscard]] BackwardScratch of(int worker) const {
+  [[nodiscard]] ScanBackwardScratch of(int worker) const {
     return {before + worker * before_size, decay + worker * before_size, sums + worker * sums_size,
             G + worker * G_size};
   }
 };
 
 // dB and dC: the groups' sums, in order.
-void add_groups(const Device& device, const SelectiveScanBackward& args, const BackwardMemory& memory) {
+void add_groups(const Device& device, const SelectiveScanBackward& args, const ScanBackwardMemory& memory) {
   const std::int64_t N = args.in.A_log.extent(1);
   const std::int64_t groups = ceil_div(args.in.x.extent(1), kChannelGroup);
   constexpr std::int64_t kRows = 64;
@@ -367,7 +370,7 @@ void add_groups(const Device& device, const SelectiveScanBackward& args, const B
 }
 
 // dA_log, dskip and ddt_bias: the spans' sums, in order.
-void add_spans(const SelectiveScanBackward& args, const BackwardMemory& memory, std::int64_t spans) {
+void add_spans(const SelectiveScanBackward& args, const ScanBackwardMemory& memory, std::int64_t spans) {
   const std::int64_t D = args.in.x.extent(1);
   const std::int64_t N = args.in.A_log.extent(1);
   for (std::int64_t span = 0; span < spans; ++span) {
@@ -386,13 +389,18 @@ void selective_scan_forward(const Device& device, const SelectiveScanForward& ar
   const ScanArgs scan = scan_args(args.in);
   const std::int64_t groups = ceil_div(scan.D, kChannelGroup);
   const auto sequences = static_cast<std::int64_t>(args.in.offsets.size()) - 1;
-  const auto run = scan_forward();
+  const auto run = HWY_DYNAMIC_DISPATCH(ScanForward);
   parallel_for(sequences * groups, thread_count(device.threads), [&](std::int64_t index, int /*worker*/) {
     const std::int64_t n = index / groups;
     const std::int64_t first = index % groups * kChannelGroup;
-    run(scan, {output(args.y), state_of(args.in.h0, n), state_of(args.ht, n), state_of(args.chunk_states, 0),
-               args.in.offsets[static_cast<std::size_t>(n)], args.in.offsets[static_cast<std::size_t>(n) + 1], first,
-               std::min(scan.D, first + kChannelGroup)});
+    run(scan, {.y = output(args.y),
+               .h0 = state_of(args.in.h0, n),
+               .ht = state_of(args.ht, n),
+               .chunk_states = state_of(args.chunk_states, 0),
+               .begin = args.in.offsets[static_cast<std::size_t>(n)],
+               .end = args.in.offsets[static_cast<std::size_t>(n) + 1],
+               .first_channel = first,
+               .last_channel = std::min(scan.D, first + kChannelGroup)});
   });
 }
 
@@ -400,18 +408,24 @@ void selective_scan_step(const Device& device, const SelectiveScanStep& args) {
   const ScanArgs scan = scan_args(args);
   const std::int64_t groups = ceil_div(scan.D, kChannelGroup);
   const auto* index = reinterpret_cast<const std::int64_t*>(args.index.data);
-  const auto run = scan_forward();
+  const auto run = HWY_DYNAMIC_DISPATCH(ScanForward);
   parallel_for(args.x.extent(0) * groups, thread_count(device.threads), [&](std::int64_t unit, int /*worker*/) {
     const std::int64_t row = unit / groups;
     const std::int64_t first = unit % groups * kChannelGroup;
     float* state = state_of(args.states, index == nullptr ? row : index[row]);
-    run(scan, {output(args.y), state, state, nullptr, row, row + 1, first, std::min(scan.D, first + kChannelGroup)});
+    run(scan, {.y = output(args.y),
+               .h0 = state,
+               .ht = state,
+               .begin = row,
+               .end = row + 1,
+               .first_channel = first,
+               .last_channel = std::min(scan.D, first + kChannelGroup)});
   });
 }
 
 std::size_t selective_scan_backward_workspace(const Device& device, const SelectiveScanInputs& in) {
   BumpAllocator counter(nullptr);
-  (void)BackwardMemory(in, Spans(in.offsets).count, thread_count(device.threads), counter);
+  (void)ScanBackwardMemory(in, Spans(in.offsets).count, thread_count(device.threads), counter);
   return counter.used();
 }
 
@@ -421,23 +435,23 @@ void selective_scan_backward(const Device& device, const SelectiveScanBackward& 
   const Spans spans(args.in.offsets);
   const int threads = thread_count(device.threads);
   BumpAllocator allocator(workspace.data());
-  const BackwardMemory memory(args.in, spans.count, threads, allocator);
+  const ScanBackwardMemory memory(args.in, spans.count, threads, allocator);
   std::fill_n(memory.parameters, spans.count * memory.parameters_size, 0.0F);
-  const auto run = scan_backward();
+  const auto run = HWY_DYNAMIC_DISPATCH(ScanBackward);
   parallel_for(spans.count * groups, threads, [&](std::int64_t index, int worker) {
     const std::int64_t span = index / groups;
     const std::int64_t group = index % groups;
     const std::int64_t first = group * kChannelGroup;
     for (std::int64_t n = spans.begin_of(span); n < spans.end_of(span); ++n) {
-      const Gradients gradients{input(args.dy),
-                                output(args.dx),
-                                output(args.ddt),
-                                output(args.dz),
-                                state_of(args.d_ht, n),
-                                state_of(args.chunk_states, 0),
-                                state_of(args.dh0, n),
-                                memory.parameters + span * memory.parameters_size,
-                                memory.narrow + group * memory.narrow_size};
+      const Gradients gradients{.dy = input(args.dy),
+                                .dx = output(args.dx),
+                                .ddt = output(args.ddt),
+                                .dz = output(args.dz),
+                                .d_ht = state_of(args.d_ht, n),
+                                .chunk_states = state_of(args.chunk_states, 0),
+                                .dh0 = state_of(args.dh0, n),
+                                .parameters = memory.parameters + span * memory.parameters_size,
+                                .narrow = memory.narrow + group * memory.narrow_size};
       run(scan, gradients, args.in.offsets[static_cast<std::size_t>(n)],
           args.in.offsets[static_cast<std::size_t>(n) + 1], first, std::min(scan.D, first + kChannelGroup),
           state_of(args.in.h0, n), memory.of(worker));

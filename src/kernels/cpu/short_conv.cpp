@@ -15,12 +15,8 @@
 #include "kernels/cpu/layers.h"
 #include "kernels/cpu/view_check.h"
 
-#undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/short_conv.cpp"
-#include <hwy/foreach_target.h>
-// After foreach_target.h:
-#include <hwy/highway.h>
-
+#include "kernels/cpu/highway.h"
 #include "kernels/cpu/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -222,17 +218,10 @@ void ConvBackward(const ConvInput& in, const ConvGradients& out, std::int64_t be
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace qdelta {
-namespace cpu {
-namespace {
-HWY_EXPORT(ConvForward);
-auto conv_forward() { return HWY_DYNAMIC_DISPATCH(ConvForward); }
-HWY_EXPORT(ConvBackward);
-auto conv_backward() { return HWY_DYNAMIC_DISPATCH(ConvBackward); }
-}  // namespace
-}  // namespace cpu
+namespace qdelta::cpu {
 
-using cpu::floats;
+HWY_EXPORT(ConvForward);
+HWY_EXPORT(ConvBackward);
 
 namespace {
 
@@ -252,13 +241,13 @@ void transpose_weight(const ConstTensorView& weight, const ConstTensorView& bias
 std::int64_t weight_size(const ConstTensorView& weight) { return weight.extent(0) * (weight.extent(1) + 1); }
 
 // Scratch memory of the backward.
-struct BackwardMemory {
+struct ConvBackwardMemory {
   std::int64_t du_size = 0;  // of one thread; none for the usual window
   float *weight_t, *dweight_t, *du;
   std::size_t bytes;
 
-  BackwardMemory(const Device& device, const ShortConvBackward& args, BumpAllocator memory) {
-    for (std::size_t n = 1; n < args.offsets.size() && args.weight.extent(1) != cpu::kUsualWidth; ++n)
+  ConvBackwardMemory(const Device& device, const ShortConvBackward& args, BumpAllocator memory) {
+    for (std::size_t n = 1; n < args.offsets.size() && args.weight.extent(1) != kUsualWidth; ++n)
       du_size = std::max(du_size, (args.offsets[n] - args.offsets[n - 1]) * kChannelBlock);
     weight_t = memory.take<float>(weight_size(args.weight));
     dweight_t = memory.take<float>(weight_size(args.weight));
@@ -269,65 +258,78 @@ struct BackwardMemory {
 
 void check_conv(const ConstTensorView& x, const ConstTensorView& weight, const ConstTensorView& bias,
                 std::span<const std::int64_t> offsets) {
-  cpu::check_matrix(x, "x");
-  cpu::check_matrix(weight, "weight");
+  check_matrix(x, "x");
+  check_matrix(weight, "weight");
   require(weight.contiguous() && weight.extent(0) == x.extent(1), "short_conv: weight {} does not fit x {}",
           weight.shape.text(), x.shape.text());
-  if (bias) cpu::check_vector(bias, weight.extent(0), "bias");
+  if (bias) check_vector(bias, weight.extent(0), "bias");
   require(!offsets.empty() && offsets.back() <= x.extent(0), "short_conv: offsets do not fit x {}", x.shape.text());
 }
 
 }  // namespace
 
-std::size_t cpu::short_conv_forward_workspace(const ShortConvForward& args) {
+std::size_t short_conv_forward_workspace(const ShortConvForward& args) {
   return static_cast<std::size_t>(weight_size(args.weight)) * sizeof(float);
 }
 
-void cpu::short_conv_forward(const Device& device, const ShortConvForward& args, std::span<std::byte> workspace) {
+void short_conv_forward(const Device& device, const ShortConvForward& args, std::span<std::byte> workspace) {
   check_conv(args.x, args.weight, args.bias, args.offsets);
-  cpu::check_matrix(args.y, "y");
+  check_matrix(args.y, "y");
   const std::int64_t channels = args.weight.extent(0);
   const std::int64_t W = args.weight.extent(1);
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
   auto* weight_t = reinterpret_cast<float*>(workspace.data());
   transpose_weight(args.weight, args.bias, weight_t);
   const std::int64_t blocks = ceil_div(channels, kChannelBlock);
-  const auto run = cpu::conv_forward();
+  const auto run = HWY_DYNAMIC_DISPATCH(ConvForward);
   parallel_for(sequences * blocks, thread_count(device.threads), [&](std::int64_t index, int /*worker*/) {
     const std::int64_t n = index / blocks;
     const std::int64_t begin = index % blocks * kChannelBlock;
     const std::int64_t first = args.offsets[n];
     const std::int64_t slot = args.slots.empty() ? n : args.slots[n];
-    run({floats(args.x) + first * args.x.step(0), args.x.step(0), args.offsets[n + 1] - first, weight_t, channels, W,
-         args.state ? floats(args.state) + slot * (W - 1) * channels : nullptr},
+    run({.x = floats(args.x) + first * args.x.step(0),
+         .ld = args.x.step(0),
+         .length = args.offsets[n + 1] - first,
+         .weight_t = weight_t,
+         .channels = channels,
+         .W = W,
+         .state = args.state ? floats(args.state) + slot * (W - 1) * channels : nullptr},
         floats(args.y) + first * args.y.step(0), args.y.step(0), begin, std::min(channels, begin + kChannelBlock));
   });
 }
 
-std::size_t cpu::short_conv_backward_workspace(const Device& device, const ShortConvBackward& args) {
-  return BackwardMemory(device, args, BumpAllocator(nullptr)).bytes;
+std::size_t short_conv_backward_workspace(const Device& device, const ShortConvBackward& args) {
+  return ConvBackwardMemory(device, args, BumpAllocator(nullptr)).bytes;
 }
 
-void cpu::short_conv_backward(const Device& device, const ShortConvBackward& args, std::span<std::byte> workspace) {
+void short_conv_backward(const Device& device, const ShortConvBackward& args, std::span<std::byte> workspace) {
   check_conv(args.x, args.weight, args.bias, args.offsets);
-  cpu::check_matrix(args.dy, "dy");
-  cpu::check_matrix(args.dx, "dx");
-  if (args.bias) cpu::check_vector(args.dbias, args.weight.extent(0), "dbias");
+  check_matrix(args.dy, "dy");
+  check_matrix(args.dx, "dx");
+  if (args.bias) check_vector(args.dbias, args.weight.extent(0), "dbias");
   const std::int64_t channels = args.weight.extent(0);
   const std::int64_t W = args.weight.extent(1);
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
-  const BackwardMemory memory(device, args, BumpAllocator(workspace.data()));
+  const ConvBackwardMemory memory(device, args, BumpAllocator(workspace.data()));
   transpose_weight(args.weight, args.bias, memory.weight_t);
   std::fill_n(memory.dweight_t, weight_size(args.weight), 0.0F);
-  const auto run = cpu::conv_backward();
+  const auto run = HWY_DYNAMIC_DISPATCH(ConvBackward);
   parallel_for(ceil_div(channels, kChannelBlock), thread_count(device.threads), [&](std::int64_t block, int worker) {
     const std::int64_t begin = block * kChannelBlock;
     for (std::int64_t n = 0; n < sequences; ++n) {
       const std::int64_t first = args.offsets[n];
-      run({floats(args.x) + first * args.x.step(0), args.x.step(0), args.offsets[n + 1] - first, memory.weight_t,
-           channels, W},
-          {floats(args.dy) + first * args.dy.step(0), args.dy.step(0), floats(args.dx) + first * args.dx.step(0),
-           args.dx.step(0), memory.dweight_t, memory.du + worker * memory.du_size},
+      run({.x = floats(args.x) + first * args.x.step(0),
+           .ld = args.x.step(0),
+           .length = args.offsets[n + 1] - first,
+           .weight_t = memory.weight_t,
+           .channels = channels,
+           .W = W},
+          {.dy = floats(args.dy) + first * args.dy.step(0),
+           .dy_ld = args.dy.step(0),
+           .dx = floats(args.dx) + first * args.dx.step(0),
+           .dx_ld = args.dx.step(0),
+           .dweight_t = memory.dweight_t,
+           .du = memory.du + worker * memory.du_size},
           begin, std::min(channels, begin + kChannelBlock));
     }
   });
@@ -338,5 +340,5 @@ void cpu::short_conv_backward(const Device& device, const ShortConvBackward& arg
   }
 }
 
-}  // namespace qdelta
+}  // namespace qdelta::cpu
 #endif

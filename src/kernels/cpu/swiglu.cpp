@@ -4,12 +4,8 @@
 #include "kernels/cpu/row_sums.h"
 #include "kernels/cpu/view_check.h"
 
-#undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/swiglu.cpp"
-#include <hwy/foreach_target.h>
-// After foreach_target.h:
-#include <hwy/highway.h>
-
+#include "kernels/cpu/highway.h"
 #include "kernels/cpu/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -42,36 +38,31 @@ void SwigluRowBackward(const float* z, const float* u, const float* dy, float* d
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace qdelta {
-namespace cpu {
-namespace {
-HWY_EXPORT(SwigluRow);
-auto swiglu_row() { return HWY_DYNAMIC_DISPATCH(SwigluRow); }
-HWY_EXPORT(SwigluRowBackward);
-auto swiglu_row_backward() { return HWY_DYNAMIC_DISPATCH(SwigluRowBackward); }
-}  // namespace
-}  // namespace cpu
+namespace qdelta::cpu {
 
-void cpu::swiglu_forward(const Device& device, const SwigluForward& args) {
-  cpu::check_matrix(args.gate, "gate");
-  cpu::check_matrix(args.up, "up");
-  cpu::check_matrix(args.y, "y");
-  const auto run = cpu::swiglu_row();
-  cpu::for_rows(device, args.y.extent(0), [&](std::int64_t r) {
+HWY_EXPORT(SwigluRow);
+HWY_EXPORT(SwigluRowBackward);
+
+void swiglu_forward(const Device& device, const SwigluForward& args) {
+  check_matrix(args.gate, "gate");
+  check_matrix(args.up, "up");
+  check_matrix(args.y, "y");
+  const auto run = HWY_DYNAMIC_DISPATCH(SwigluRow);
+  for_rows(device, args.y.extent(0), [&](std::int64_t r) {
     run(floats(args.gate) + r * args.gate.step(0), floats(args.up) + r * args.up.step(0),
         floats(args.y) + r * args.y.step(0), args.y.extent(1));
   });
 }
 
-void cpu::swiglu_backward(const Device& device, const SwigluBackward& args) {
-  cpu::check_matrix(args.gate, "gate");
-  cpu::check_matrix(args.up, "up");
-  cpu::check_matrix(args.dy, "dy");
-  cpu::check_matrix(args.dgate, "dgate");
-  cpu::check_matrix(args.dup, "dup");
-  if (args.y) cpu::check_matrix(args.y, "y");
-  const auto run = cpu::swiglu_row_backward();
-  cpu::for_rows(device, args.dy.extent(0), [&](std::int64_t r) {
+void swiglu_backward(const Device& device, const SwigluBackward& args) {
+  check_matrix(args.gate, "gate");
+  check_matrix(args.up, "up");
+  check_matrix(args.dy, "dy");
+  check_matrix(args.dgate, "dgate");
+  check_matrix(args.dup, "dup");
+  if (args.y) check_matrix(args.y, "y");
+  const auto run = HWY_DYNAMIC_DISPATCH(SwigluRowBackward);
+  for_rows(device, args.dy.extent(0), [&](std::int64_t r) {
     run(floats(args.gate) + r * args.gate.step(0), floats(args.up) + r * args.up.step(0),
         floats(args.dy) + r * args.dy.step(0), floats(args.dgate) + r * args.dgate.step(0),
         floats(args.dup) + r * args.dup.step(0), args.y ? floats(args.y) + r * args.y.step(0) : nullptr,
@@ -79,5 +70,5 @@ void cpu::swiglu_backward(const Device& device, const SwigluBackward& args) {
   });
 }
 
-}  // namespace qdelta
+}  // namespace qdelta::cpu
 #endif
