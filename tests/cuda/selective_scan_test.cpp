@@ -46,8 +46,16 @@ struct DeviceScan {
     if (c.spec.initial) d_ht = DeviceTensor(in.d_ht);
   }
   [[nodiscard]] SelectiveScanInputs inputs() const {
-    return {x.view(),     dt.view(),   B.view(),       C.view(),  z.view(),
-            A_log.view(), skip.view(), dt_bias.view(), h0.view(), offsets.span()};
+    return {.x = x.view(),
+            .dt = dt.view(),
+            .B = B.view(),
+            .C = C.view(),
+            .z = z.view(),
+            .A_log = A_log.view(),
+            .skip = skip.view(),
+            .dt_bias = dt_bias.view(),
+            .h0 = h0.view(),
+            .offsets = offsets.span()};
   }
   // Forward and backward; everything written is full of NaN before, and so is the workspace.
   [[nodiscard]] ScanOutputs run(const Placement& place) const {
@@ -75,8 +83,19 @@ struct DeviceScan {
     device_context().synchronize();
     memory.fill_with_nan();
     selective_scan_backward(gpu(),
-                            {inputs(), dy.view(), d_ht.view(), chunk_states.view(), dx.view(), ddt.view(), dB.view(),
-                             dC.view(), dz.view(), dA_log.view(), dskip.view(), ddt_bias.view(), dh0.view()},
+                            {.in = inputs(),
+                             .dy = dy.view(),
+                             .d_ht = d_ht.view(),
+                             .chunk_states = chunk_states.view(),
+                             .dx = dx.view(),
+                             .ddt = ddt.view(),
+                             .dB = dB.view(),
+                             .dC = dC.view(),
+                             .dz = dz.view(),
+                             .dA_log = dA_log.view(),
+                             .dskip = dskip.view(),
+                             .ddt_bias = ddt_bias.view(),
+                             .dh0 = dh0.view()},
                             space);
     ScanOutputs out;
     out.y = y.get();

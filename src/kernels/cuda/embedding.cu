@@ -195,7 +195,13 @@ void embedding_backward(const Context& context, const EmbeddingBackward& args, s
   QDELTA_CUDA(cub::DeviceRadixSort::SortPairs(
       s.sort, sort_bytes, s.keys, s.sorted_keys, s.tokens, s.sorted_tokens, static_cast<int>(count), 0,
       static_cast<int>(std::bit_width(static_cast<std::uint64_t>(vocabulary))), context.stream()));
-  const SortedTokens sorted{s.sorted_keys, s.sorted_tokens, count, vocabulary, width, s.continued_sums, s.open_sums};
+  const SortedTokens sorted{.keys = s.sorted_keys,
+                            .tokens = s.sorted_tokens,
+                            .count = count,
+                            .vocabulary = vocabulary,
+                            .width = width,
+                            .continued_sums = s.continued_sums,
+                            .open_sums = s.open_sums};
   const auto blocks = static_cast<unsigned>(ceil_div(count, kRun));
   const auto run = [&](auto type, auto access) {
     using T = typename decltype(type)::type;
