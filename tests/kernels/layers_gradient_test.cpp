@@ -9,6 +9,7 @@
 #include "core/random.h"
 #include "kernels/layers.h"
 #include "poisoned_workspace.h"
+#include "testing.h"
 
 namespace qdelta {
 namespace {
@@ -396,6 +397,20 @@ TEST(Layers, AdamWFollowsTheFormula) {
       EXPECT_NEAR(double{p[i]}, ep[i], 1e-6) << "step " << t;
     }
   }
+}
+
+// Rows of x that overlap are no matrix for oneDNN.
+TEST(Linear, AProductThatTheLibraryRefusesIsAnError) {
+  const std::int64_t N = 32;  // more than few
+  Values x(static_cast<std::size_t>(N) * 8);
+  Values w(5 * 8);
+  Values y(static_cast<std::size_t>(N) * 5);
+  TensorView overlapping = view(x, {N, 8});
+  overlapping.stride[0] = 4;
+  testing::expect_error(Status::invalid_argument, {"oneDNN", "[32, 8] by [8, 5]", "invalid"}, [&] {
+    linear_forward({1}, {.x = overlapping, .w = view(w, {5, 8}), .y = view(y, {N, 5}), .add = {}});
+    return 0;
+  });
 }
 
 }  // namespace

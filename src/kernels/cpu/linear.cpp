@@ -57,8 +57,11 @@ void product(const Device& device, char a_layout, char b_layout, const Matrix& a
     if (status != dnnl_success) failure = status;
   });
   if (failure == dnnl_success) return;
-  fail(failure == dnnl_out_of_memory ? Status::out_of_memory : Status::internal,
-       "oneDNN failed to multiply [{}, {}] by [{}, {}]: {}", c.rows, inner, inner, c.cols, dnnl_status2str(failure));
+  Status status = Status::internal;
+  if (failure == dnnl_out_of_memory) status = Status::out_of_memory;
+  if (failure == dnnl_invalid_arguments) status = Status::invalid_argument;
+  fail(status, "oneDNN failed to multiply [{}, {}] by [{}, {}]: {}", c.rows, inner, inner, c.cols,
+       dnnl_status2str(failure));
 }
 
 }  // namespace
