@@ -29,3 +29,8 @@ file(GLOB QDELTA_DISPATCHING CONFIGURE_DEPENDS src/kernels/*.cpp)
 set_source_files_properties(${QDELTA_DISPATCHING} src/infer/device_decoder.cpp PROPERTIES
   COMPILE_DEFINITIONS QDELTA_WITH_CUDA)
 target_link_libraries(qdelta_operators PUBLIC CUDA::cudart_static CUDA::cublasLt)
+
+# NCCL's own declarations are not needed; CUDA's streams are.
+file(GLOB QDELTA_NCCL_SOURCES CONFIGURE_DEPENDS src/distributed/cuda/*.cpp)
+target_sources(qdelta_distributed PRIVATE ${QDELTA_NCCL_SOURCES})
+set_source_files_properties(src/distributed/open.cpp PROPERTIES COMPILE_DEFINITIONS QDELTA_WITH_CUDA)

@@ -10,7 +10,9 @@ set -euo pipefail
 build=(g++ cmake ninja-build make pkg-config ocl-icd-opencl-dev
   libfmt-dev nlohmann-json3-dev libcli11-dev libdnnl-dev libdlpack-dev libhwy-dev libgtest-dev
   libsentencepiece-dev libonig-dev libicu-dev zlib1g-dev liblzma-dev libzstd-dev libcpp-httplib-dev
-  libeigen3-dev librsvg2-2)  # librsvg2-2: draws PNG pictures, found at run time
+  libeigen3-dev
+  # Found at run time: PNG pictures, training on several processes.
+  librsvg2-2 openmpi-bin)
 lint=("${build[@]}" clang clang-format clang-tidy libomp-dev shellcheck python3)
 sanitize=("${build[@]}" clang libomp-dev llvm)
 dist=("${build[@]}" patchelf)
