@@ -49,7 +49,8 @@ int order_numbers(const Value& a, const Value& b) {
 int order_sequences(Budget& budget, const Sequence& a, const Sequence& b) {
   const std::size_t common = std::min(a.elements.size(), b.elements.size());
   for (std::size_t i = 0; i < common; ++i) {
-    if (!equal(budget, a.elements[i], b.elements[i])) return order(budget, a.elements[i], b.elements[i]);
+    if (a.elements[i].same_object(b.elements[i]) || equal(budget, a.elements[i], b.elements[i])) continue;
+    return order(budget, a.elements[i], b.elements[i]);
   }
   return a.elements.size() < b.elements.size() ? -1 : a.elements.size() > b.elements.size() ? 1 : 0;
 }

@@ -5,26 +5,25 @@
 //   std::string prompt = chat.render({{"messages", messages}, {"add_generation_prompt", true}, {"bos_token", "<s>"}});
 //
 // Supported:
-//   tags       if elif else, for (with if, else, unpacking), break, continue, set (several targets, namespaces,
-//   blocks),
-//              macro (defaults, keywords, varargs, kwargs, caller), call, filter, with, generation, raw, comments;
-//              white-space control with - and +
+//   tags       if elif else, for (with if, else, unpacking), break, continue, set (of several, of
+//              namespaces, of blocks), macro (defaults, keywords, varargs, kwargs, caller), call, filter, with,
+//              generation, raw, comments; white-space control with - and +
 //   loop       index index0 first last length previtem nextitem revindex revindex0 depth depth0 cycle() changed()
 //   operators  + - * / // % ** ~, comparisons (chained too), in, not in, and, or, not, is, is not, a if b else c,
 //              attributes, items, slices, *args and **kwargs in calls
-//   filters    abs attr batch capitalize count d default dictsort e escape first float forceescape indent int items
-//              join last length list lower map max min reject rejectattr replace reverse round safe select selectattr
-//              sort string sum title tojson trim unique upper wordcount
-//   tests      boolean callable defined divisibleby eq == equalto even false filter float ge >= gt > greaterthan in
-//              integer iterable le <= lower lt < lessthan mapping ne != none number odd sameas sequence string test
-//              true undefined upper
+//   filters    abs batch capitalize count d default dictsort e escape first float forceescape indent int items join
+//              last length list lower map max min reject rejectattr replace reverse round safe select selectattr sort
+//              string sum title tojson trim unique upper
+//   tests      boolean callable defined divisibleby eq == equalto even false float ge >= gt > greaterthan in integer
+//              iterable le <= lower lt < lessthan mapping ne != none number odd sameas sequence string true undefined
+//              upper
 //   functions  dict namespace raise_exception range strftime_now
-//   methods    of strings: capitalize count endswith find index isdigit islower isspace isupper join lower lstrip
-//              removeprefix removesuffix replace rfind rsplit rstrip split splitlines startswith strip title upper;
-//              of dicts: get items keys values; of lists and tuples: count index
-// Not: recursive loops, blocks and other templates, % and format() of strings, integers beyond 64 bits, and every other
-// filter, test, tag and method of Jinja and Python. A template that uses one is refused, by name and line: tags,
-// filters and tests when it is read, methods when they are reached.
+//   methods    of strings: capitalize count endswith find format (plain fields) index isdigit islower isspace isupper
+//              join lower lstrip removeprefix removesuffix replace rfind rsplit rstrip split splitlines startswith
+//              strip title upper; of dicts: get items keys values; of lists and tuples: count index
+// Not: recursive loops, blocks and other templates, % of strings, integers beyond 64 bits, and every other filter,
+// test, tag and method of Jinja and Python. A template that uses one is refused, by name and line: tags, filters and
+// tests when it is read, methods when they are reached.
 //
 // Values print as in Python (True, None, 1.0, ['a']). A name that is not known is undefined: it prints as nothing, and
 // its attributes are errors. Letters change case as in Unicode 14.0.
