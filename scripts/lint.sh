@@ -34,6 +34,9 @@ echo "lint: bash -n and shellcheck on ${#shell[@]} scripts"
 for file in "${shell[@]}"; do bash -n "$file" || failed=true; done
 shellcheck "${shell[@]}" || failed=true
 
+echo "lint: includes against the map in ARCHITECTURE.md"
+python3 scripts/check_layers.py || failed=true
+
 # A compile database of its own: clang-tidy cannot read headers that GCC has precompiled.
 if [[ ! -f build-lint/build.ninja ]]; then
   cmake --preset cpu -B build-lint -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DQDELTA_UNITY=OFF >/dev/null

@@ -28,7 +28,7 @@ TokenBatch random_batch(std::int64_t vocabulary, std::int64_t sequences, std::in
     }
     batch.offsets.push_back((n + 1) * tokens);
   }
-  batch.counted = sequences * tokens;
+  batch.loss_tokens = sequences * tokens;
   return batch;
 }
 
@@ -50,14 +50,14 @@ TrainBenchReport run_train_bench(const TrainBenchOptions& options,
   report.parameters = model.layout().parameters();
   report.flop_per_token = training_flop_per_token(model.layout());
   for (const std::int64_t batch : options.batches) {
-    const std::vector<TokenBatch> pieces{random_batch(options.model.vocab_size, batch, options.tokens)};
+    const std::vector<TokenBatch> micro_batches{random_batch(options.model.vocab_size, batch, options.tokens)};
     TrainBenchRow row;
     row.batch = batch;
     row.tokens = options.tokens;
     row.limit = matrix_rate(options.device);
     row.seconds = median_seconds(
         [&] {
-          const StepResult result = trainer.step(pieces, kLearningRate);
+          const StepResult result = trainer.step(micro_batches, kLearningRate);
           if (result.skipped) fail(Status::internal, "the gradients of a random model are not finite");
         },
         options.steps, 0);

@@ -20,8 +20,8 @@
 #include "compare/task_scores.h"
 #include "io/atomic_file.h"
 #include "io/folder_lock.h"
+#include "io/run_log.h"
 #include "plot/png.h"
-#include "train/run_log.h"
 
 namespace qdelta {
 namespace {

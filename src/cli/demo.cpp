@@ -11,9 +11,9 @@
 #include "cli/stop_signal.h"
 #include "cli/validators.h"
 #include "data/mqar.h"
+#include "io/run_log.h"
 #include "plot/figure.h"
 #include "rule/rule.h"
-#include "train/run_log.h"
 #include "train/training_run.h"
 
 namespace qdelta {

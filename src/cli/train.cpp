@@ -10,10 +10,10 @@
 #include "cli/config_file.h"
 #include "cli/stop_signal.h"
 #include "cli/training_flags.h"
+#include "io/run_log.h"
 #include "model/flops.h"
 #include "plot/figure.h"
 #include "plot/run_figure.h"
-#include "train/run_log.h"
 #include "train/training_run.h"
 
 namespace qdelta {
@@ -99,7 +99,7 @@ void run_train(TrainingFlags& flags) {
   fmt::print("{} at step {}", outcome.end == TrainingOutcome::End::early ? "Stopped early" : "Finished",
              outcome.state.step);
   if (outcome.loss) fmt::print(": loss {:.4f}", *outcome.loss);
-  if (outcome.validation.counted > 0) {
+  if (outcome.validation.loss_tokens > 0) {
     fmt::print(", validation loss {:.4f}, accuracy {:.3f}", outcome.validation.loss, outcome.validation.accuracy);
   }
   fmt::print("\nModel: {}\nCurve: {}\n", outcome.checkpoint, (fs::path(flags.run.out) / "loss.svg").string());

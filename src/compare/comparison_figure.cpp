@@ -5,7 +5,7 @@
 #include <iterator>
 #include <map>
 
-#include "train/run_log.h"
+#include "io/run_log.h"
 
 namespace qdelta::compare {
 namespace {

@@ -61,7 +61,7 @@ void append_row(const TokenDataset& dataset, const RowOptions& row, std::int64_t
   batch.ids.pop_back();
   cut_row(dataset, row, start, static_cast<std::int64_t>(before), batch.offsets);
   batch.offsets.push_back(static_cast<std::int64_t>(before + length));
-  batch.counted += row.seq_len;
+  batch.loss_tokens += row.seq_len;
 }
 
 TokenBatch empty_batch(std::int64_t rows, const RowOptions& row) {
@@ -77,8 +77,6 @@ TokenBatch empty_batch(std::int64_t rows, const RowOptions& row) {
 TokenSource::TokenSource(std::shared_ptr<const TokenDataset> dataset, const TokenSourceOptions& options)
     : dataset_(std::move(dataset)), options_(options), rows_(count_rows(*dataset_, options.row)) {
   require(options_.rows > 0, "a batch must have at least one row, not {}", options_.rows);
-  require(options_.ranks > 0 && options_.rank >= 0 && options_.rank < options_.ranks, "there is no rank {} of {}",
-          options_.rank, options_.ranks);
 }
 
 std::int64_t TokenSource::start_of(std::uint64_t index) const {
@@ -95,13 +93,10 @@ std::int64_t TokenSource::start_of(std::uint64_t index) const {
 TokenBatch TokenSource::next() {
   TokenBatch batch = empty_batch(options_.rows, options_.row);
   const auto rows = static_cast<std::uint64_t>(options_.rows);
-  const std::uint64_t first = position_ + static_cast<std::uint64_t>(options_.rank) * rows;
-  for (std::uint64_t row = 0; row < rows; ++row) append_row(*dataset_, options_.row, start_of(first + row), batch);
-  position_ += rows * static_cast<std::uint64_t>(options_.ranks);
+  for (std::uint64_t row = 0; row < rows; ++row) append_row(*dataset_, options_.row, start_of(position_ + row), batch);
+  position_ += rows;
   return batch;
 }
-
-double TokenSource::epochs() const { return static_cast<double>(position_) / static_cast<double>(rows_); }
 
 std::string TokenSource::describe() const {
   std::string cut = options_.row.reset_at_documents ? ", a sequence for each document" : "";

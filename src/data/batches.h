@@ -21,7 +21,7 @@ struct TokenBatch {
   std::vector<std::int32_t> ids;
   std::vector<std::int32_t> targets;  // the token after each, or -1 where there is nothing to predict
   std::vector<std::int64_t> offsets;  // sequence n is [offsets[n], offsets[n + 1])
-  std::int64_t counted = 0;           // targets that are not -1
+  std::int64_t loss_tokens = 0;       // targets that are not -1
 };
 
 class BatchSource {
@@ -36,8 +36,6 @@ class BatchSource {
   // After seek(p), next() gives what it gave when position() was p.
   [[nodiscard]] virtual std::uint64_t position() const = 0;
   virtual void seek(std::uint64_t position) = 0;
-  // Epochs that lie behind, as a fraction.
-  [[nodiscard]] virtual double epochs() const = 0;
   [[nodiscard]] virtual std::int32_t vocab_size() const = 0;
   // For people and logs, one line.
   [[nodiscard]] virtual std::string describe() const = 0;
@@ -55,10 +53,6 @@ struct TokenSourceOptions {
   std::int64_t rows = 8;  // in a batch
   std::uint64_t seed = 0;
   bool shuffle = true;
-  // Of several processes that train together, each takes its part of a batch of rows * ranks. Position and epochs are
-  // those of all.
-  std::int64_t rank = 0;
-  std::int64_t ranks = 1;
 };
 
 class TokenSource final : public BatchSource {
@@ -67,13 +61,11 @@ class TokenSource final : public BatchSource {
   TokenSource(std::shared_ptr<const TokenDataset> dataset, const TokenSourceOptions& options);
 
   TokenBatch next() override;
-  // In rows, of all ranks.
+  // In rows.
   [[nodiscard]] std::uint64_t position() const override { return position_; }
   void seek(std::uint64_t position) override { position_ = position; }
-  [[nodiscard]] double epochs() const override;
   [[nodiscard]] std::int32_t vocab_size() const override { return dataset_->vocab_size(); }
   [[nodiscard]] std::string describe() const override;
-  [[nodiscard]] std::int64_t rows_per_epoch() const { return rows_; }
 
  private:
   // Where the row that comes `index`-th since the beginning starts.

@@ -146,7 +146,7 @@ TokenBatch MqarSource::batch_of(std::size_t task, std::int64_t index) const {
                  std::span(batch.targets).subspan(at, length));
     batch.offsets.push_back((i + 1) * shape.length);
   }
-  batch.counted = count * shape.pairs;
+  batch.loss_tokens = count * shape.pairs;
   return batch;
 }
 
@@ -160,8 +160,6 @@ TokenBatch MqarSource::next() {
   ++position_;
   return batch_of(static_cast<std::size_t>(task), batch - first_batch_[static_cast<std::size_t>(task)]);
 }
-
-double MqarSource::epochs() const { return static_cast<double>(position_) / static_cast<double>(batches_per_epoch()); }
 
 std::string MqarSource::describe() const {
   std::vector<std::string> tasks;

@@ -50,7 +50,6 @@ class MqarSource final : public BatchSource {
   // In batches.
   [[nodiscard]] std::uint64_t position() const override { return position_; }
   void seek(std::uint64_t position) override { position_ = position; }
-  [[nodiscard]] double epochs() const override;
   [[nodiscard]] std::int32_t vocab_size() const override { return options_.vocab_size; }
   [[nodiscard]] std::string describe() const override;
 

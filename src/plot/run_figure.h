@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "io/run_log.h"
 #include "plot/figure.h"
-#include "train/run_log.h"
 
 namespace qdelta::plot {
 

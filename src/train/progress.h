@@ -84,8 +84,6 @@ class Progress {
   // Draws the last state and leaves the line.
   void finish();
 
-  [[nodiscard]] bool on_terminal() const noexcept { return terminal_; }
-
  private:
   [[nodiscard]] std::string erase_sequence(int columns) const;
   void draw(bool leave);

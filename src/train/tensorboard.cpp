@@ -11,7 +11,7 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "train/run_log.h"
+#include "io/run_log.h"
 
 namespace qdelta {
 namespace {

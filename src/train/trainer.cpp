@@ -44,28 +44,29 @@ Trainer::Trainer(LanguageModel& model, const OptimizerOptions& options, const De
   if (device.gpu != nullptr) moments_ = DeviceBuffer(device, state_.memory.size());
 }
 
-void Trainer::fetch() {
+void Trainer::download() {
   weights_->download(model_);
-  download(device_, state_.memory.data(), moments_.data(), moments_.size());
+  qdelta::download(device_, state_.memory.data(), moments_.data(), moments_.size());
 }
 
-void Trainer::place() {
+void Trainer::upload() {
   weights_->upload();
-  upload(device_, moments_.data(), state_.memory.data(), moments_.size());
+  qdelta::upload(device_, moments_.data(), state_.memory.data(), moments_.size());
 }
 
-StepResult Trainer::step(std::span<const TokenBatch> pieces, float learning_rate) {
+StepResult Trainer::step(std::span<const TokenBatch> micro_batches, float learning_rate) {
   const std::int64_t size = model_.layout().size;
   const std::span<float> gradients = floats_in(gradients_, 0, size);
   clear(device_, gradients_.data(), gradients_.size());
-  std::int64_t counted = 0;
-  for (const TokenBatch& piece : pieces) counted += piece.counted;
+  std::int64_t loss_tokens = 0;
+  for (const TokenBatch& micro_batch : micro_batches) loss_tokens += micro_batch.loss_tokens;
 
   StepResult result;
-  for (const TokenBatch& piece : pieces) {
-    result.loss += runner_.loss_and_gradients({piece.ids, piece.offsets}, piece.targets, gradients, counted);
-    result.tokens += static_cast<std::int64_t>(piece.ids.size());
-    result.counted += piece.counted;
+  for (const TokenBatch& micro_batch : micro_batches) {
+    result.loss +=
+        runner_.loss_and_gradients({micro_batch.ids, micro_batch.offsets}, micro_batch.targets, gradients, loss_tokens);
+    result.tokens += static_cast<std::int64_t>(micro_batch.ids.size());
+    result.loss_tokens += micro_batch.loss_tokens;
   }
   AdamW args;
   const bool on_gpu = device_.gpu != nullptr;
@@ -100,11 +101,11 @@ EvaluationResult Trainer::evaluate(std::span<const TokenBatch> batches) {
       loss += losses[i];
       right += batch.targets[i] >= 0 && best[i] == batch.targets[i] ? 1 : 0;
     }
-    result.counted += batch.counted;
+    result.loss_tokens += batch.loss_tokens;
   }
-  if (result.counted > 0) {
-    result.loss = loss / static_cast<double>(result.counted);
-    result.accuracy = static_cast<double>(right) / static_cast<double>(result.counted);
+  if (result.loss_tokens > 0) {
+    result.loss = loss / static_cast<double>(result.loss_tokens);
+    result.accuracy = static_cast<double>(right) / static_cast<double>(result.loss_tokens);
   }
   return result;
 }

@@ -1,4 +1,4 @@
-// One optimizer step: gradients of a batch in pieces, clipping, AdamW.
+// One optimizer step: gradients accumulated over micro-batches, clipping, AdamW.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +25,14 @@ struct StepResult {
   double loss = 0;
   double gradient_norm = 0;  // before clipping
   std::int64_t tokens = 0;
-  std::int64_t counted = 0;  // of them, with a target
-  bool skipped = false;      // the norm was not finite, and the parameters were left alone
+  std::int64_t loss_tokens = 0;  // of them, with a target
+  bool skipped = false;          // the norm was not finite, and the parameters were left alone
 };
 
 struct EvaluationResult {
   double loss = 0;
-  double accuracy = 0;  // share of counted positions whose most likely token is the target
-  std::int64_t counted = 0;
+  double accuracy = 0;  // share of the loss tokens whose most likely token is the target
+  std::int64_t loss_tokens = 0;
 };
 
 // What a step changes besides the parameters.
@@ -50,15 +50,15 @@ class Trainer {
  public:
   Trainer(LanguageModel& model, const OptimizerOptions& options, const Device& device, bool recompute);
 
-  // The mean loss over all the pieces' counted targets, and one update.
-  StepResult step(std::span<const TokenBatch> pieces, float learning_rate);
+  // The mean loss over the loss tokens of all micro-batches, and one update.
+  StepResult step(std::span<const TokenBatch> micro_batches, float learning_rate);
   EvaluationResult evaluate(std::span<const TokenBatch> batches);
 
-  // What the host has of it. On a GPU parameters and moments live there while training: fetch() brings them to the
-  // model and to the state, to be saved; place() takes them from there, after loading.
+  // What the host has of it. On a GPU parameters and moments live there while training: download() brings them to the
+  // model and to the state, to be saved; upload() takes them from there, after loading.
   [[nodiscard]] OptimizerState& state() { return state_; }
-  void fetch();
-  void place();
+  void download();
+  void upload();
 
  private:
   LanguageModel& model_;

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "io/folder_lock.h"
+#include "io/run_log.h"
 #include "model/flops.h"
-#include "train/run_log.h"
 #include "train/tensorboard.h"
 
 namespace qdelta {
@@ -24,7 +24,7 @@ std::string tag_of(const std::string& name) {
   return name.starts_with(kValidation) ? "validation/" + name.substr(kValidation.size()) : "train/" + name;
 }
 
-// The pieces of a run that live as long as it does.
+// What a run has that lives as long as it does.
 class Run {
  public:
   Run(LanguageModel& model, BatchSource& source, std::span<const TokenBatch> validation, const TrainingOptions& options,
@@ -91,7 +91,7 @@ class Run {
     require(options_.resume, "{} already holds a run ({}); pass --resume to go on with it, or another --out",
             options_.out, fs::path(*checkpoint).filename().string());
     state_ = load_checkpoint(*checkpoint, model_, trainer_.state());
-    trainer_.place();
+    trainer_.upload();
     resumed_ = *checkpoint;
     require(state_.recipe == options_.recipe,
             "the run in {} was started with other settings:\n  {}\nthan it is resumed with:\n  {}", options_.out,
@@ -102,11 +102,11 @@ class Run {
   }
 
   RunRecord step() {
-    std::vector<TokenBatch> pieces;
-    for (std::int64_t i = 0; i < options_.accumulate; ++i) pieces.push_back(source_.next());
+    std::vector<TokenBatch> micro_batches;
+    for (std::int64_t i = 0; i < options_.accumulate; ++i) micro_batches.push_back(source_.next());
     const auto begin = Clock::now();
     const double rate = learning_rate(options_.schedule, state_.step + 1);
-    const StepResult result = trainer_.step(pieces, static_cast<float>(rate));
+    const StepResult result = trainer_.step(micro_batches, static_cast<float>(rate));
     const double seconds = seconds_since(begin);
     state_.step += 1;
     state_.tokens += result.tokens;
@@ -127,7 +127,7 @@ class Run {
     record.seconds = state_.seconds;
     record.skipped = state_.skipped;
     if (options_.machine_limit > 0) {
-      const double spared = head_flop_per_token_ * static_cast<double>(result.tokens - result.counted);
+      const double spared = head_flop_per_token_ * static_cast<double>(result.tokens - result.loss_tokens);
       const double flop = flop_per_token_ * static_cast<double>(result.tokens) - spared;
       record.extra["fraction_of_limit"] = flop / seconds / options_.machine_limit;
     }
@@ -179,7 +179,7 @@ class Run {
   }
 
   std::string save() {
-    trainer_.fetch();
+    trainer_.download();
     return save_checkpoint(options_.out, model_, trainer_.state(), state_, options_.keep, options_.tokenizer);
   }
 

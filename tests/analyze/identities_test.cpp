@@ -103,7 +103,7 @@ std::unique_ptr<LanguageModel> trained(Rule rule) {
   batch.targets.assign(batch.ids.begin() + 1, batch.ids.end());
   batch.ids.pop_back();
   batch.offsets = {0, 64};
-  batch.counted = 64;
+  batch.loss_tokens = 64;
   for (int i = 0; i < 40; ++i) static_cast<void>(trainer.step({&batch, 1}, 1e-2F));
   return model;
 }

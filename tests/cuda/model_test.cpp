@@ -160,7 +160,7 @@ std::vector<double> training_losses(const Device& device, std::string_view mixer
       }
       batch.offsets.push_back(static_cast<std::int64_t>(batch.ids.size()));
     }
-    batch.counted = static_cast<std::int64_t>(batch.ids.size());
+    batch.loss_tokens = static_cast<std::int64_t>(batch.ids.size());
     losses.push_back(trainer.step(std::vector<TokenBatch>{batch}, 1e-3F).loss);
   }
   return losses;

@@ -3,9 +3,9 @@
 #include <filesystem>
 
 #include "cli/cli_testing.h"
+#include "io/run_log.h"
 #include "plot/png.h"
 #include "plot_testing.h"
-#include "train/run_log.h"
 
 namespace qdelta::testing {
 namespace {

@@ -34,7 +34,7 @@ TEST_F(Evaluation, IsTheMeanOverAllCountedTokens) {
   std::vector<TokenBatch> batches = shards_.validation();
   ASSERT_EQ(batches.size(), 2U);  // of 3 and 2 rows: a mean of means would differ
   batches[0].targets[4] = -1;
-  batches[0].counted -= 1;
+  batches[0].loss_tokens -= 1;
   Trainer trainer(model_, {}, {1}, false);
   const EvaluationResult result = trainer.evaluate(batches);
   ModelRunner runner(model_, {1});
@@ -54,7 +54,7 @@ TEST_F(Evaluation, IsTheMeanOverAllCountedTokens) {
       ++counted;
     }
   }
-  EXPECT_EQ(result.counted, counted);
+  EXPECT_EQ(result.loss_tokens, counted);
   EXPECT_NEAR(result.loss, sum / static_cast<double>(counted), 1e-5);
   EXPECT_EQ(result.accuracy, static_cast<double>(right) / static_cast<double>(counted));
 }
@@ -64,7 +64,7 @@ TEST_F(Evaluation, ComesEverySoManyStepsAndAtTheEnd) {
   options.eval_every = 3;
   const TrainingOutcome outcome = run(options);
   EXPECT_EQ(evaluated(options.out), (Steps{3, 6, 8}));
-  EXPECT_EQ(outcome.validation.counted, 5 * 24);
+  EXPECT_EQ(outcome.validation.loss_tokens, 5 * 24);
   EXPECT_EQ(read_run_log(log_of(options.out)).back().validation_loss, outcome.validation.loss);
   options = tiny_run(folder_.file("end"), 3);
   options.eval_every = 0;

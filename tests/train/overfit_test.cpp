@@ -21,7 +21,7 @@ TokenBatch random_batch() {
   for (std::int64_t n = 0; n < 64; ++n) {
     const bool ends = n + 1 == 20 || n + 1 == 41 || n + 1 == 64;
     batch.targets.push_back(ends ? -1 : batch.ids[static_cast<std::size_t>(n) + 1]);
-    batch.counted += ends ? 0 : 1;
+    batch.loss_tokens += ends ? 0 : 1;
   }
   return batch;
 }
@@ -41,24 +41,24 @@ TEST_P(EveryMixer, LearnsABatchByHeart) {
   LanguageModel model(config);
   initialise(model.layout(), 1, model.parameters());
   Trainer trainer(model, {.weight_decay = 0}, {1}, false);
-  const std::vector<TokenBatch> pieces{random_batch()};
+  const std::vector<TokenBatch> micro_batches{random_batch()};
 
-  double loss = trainer.evaluate(pieces).loss;
+  double loss = trainer.evaluate(micro_batches).loss;
   EXPECT_GT(loss, 2.5);  // it does not know them yet: log 16 is 2.77
   constexpr int kSteps = 400;
   int step = 0;
   for (; step < kSteps && loss >= 0.01; ++step) {
     // Large steps first; at that size the last ones would still jump about.
-    const StepResult result = trainer.step(pieces, loss > 0.2 ? 1e-2F : 2e-3F);
+    const StepResult result = trainer.step(micro_batches, loss > 0.2 ? 1e-2F : 2e-3F);
     ASSERT_FALSE(result.skipped);
     ASSERT_EQ(result.tokens, 64);
     loss = result.loss;
   }
   EXPECT_LT(loss, 0.05) << "after " << step << " steps";
-  const EvaluationResult end = trainer.evaluate(pieces);
+  const EvaluationResult end = trainer.evaluate(micro_batches);
   EXPECT_LT(end.loss, 0.05);
   EXPECT_EQ(end.accuracy, 1);
-  EXPECT_EQ(end.counted, 61);
+  EXPECT_EQ(end.loss_tokens, 61);
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixers, EveryMixer, ::testing::ValuesIn(all_mixers()), mixer_test_name);

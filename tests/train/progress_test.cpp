@@ -277,7 +277,6 @@ std::size_t count(const std::string& text, const std::string& piece) {
 TEST_F(ProgressTerminal, RewritesOneLineAndLeavesTheCursorVisible) {
   {
     Progress progress(terminal_.descriptor(), eager_);
-    ASSERT_TRUE(progress.on_terminal());
     progress.update(state(1));
     const std::string first = terminal_.output();
     EXPECT_EQ(first, "\x1b[?25l\r" + progress_line(state(1), 100, {}) + "\x1b[K\x1b[?25h");
@@ -347,7 +346,6 @@ TEST_F(ProgressTerminal, NothingIsDrawnWhereNothingHappened) {
 TEST_F(ProgressTerminal, ADumbTerminalGetsPlainLines) {
   const Environment dumb{{"TERM", "dumb"}};
   Progress progress(terminal_.descriptor());
-  EXPECT_FALSE(progress.on_terminal());
   progress.update(state(1));
   EXPECT_EQ(terminal_.output(), plain_progress_line(state(1)) + "\r\n");
 }
@@ -359,7 +357,6 @@ TEST(ProgressPipe, GetsPlainLinesWithoutSequences) {
   FileDescriptor to(ends[1]);
   {
     Progress progress(to.get(), {.plain_interval = 1e9, .plain_every_steps = 10});
-    EXPECT_FALSE(progress.on_terminal());
     progress.message("hello");
     for (std::int64_t step = 1; step <= 15; ++step) progress.update(state(step));
   }

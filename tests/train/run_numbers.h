@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "train/run_log.h"
+#include "io/run_log.h"
 #include "train/training_state.h"
 
 namespace qdelta::testing {

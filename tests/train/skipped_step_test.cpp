@@ -23,15 +23,15 @@ class SkippedStep : public ::testing::Test {
 TEST_F(SkippedStep, LeavesParametersAndMomentsAlone) {
   Trainer trainer(model_, {}, {1}, false);
   const auto source = shards_.source();
-  const std::vector<TokenBatch> pieces{source->next()};
-  EXPECT_FALSE(trainer.step(pieces, 1e-3F).skipped);
+  const std::vector<TokenBatch> micro_batches{source->next()};
+  EXPECT_FALSE(trainer.step(micro_batches, 1e-3F).skipped);
   const float good = weight();
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     const std::vector<float> m(trainer.state().m().begin(), trainer.state().m().end());
     const std::vector<float> v(trainer.state().v().begin(), trainer.state().v().end());
     weight() = bad;
     const std::vector<float> before(model_.parameters().begin(), model_.parameters().end());
-    const StepResult result = trainer.step(pieces, 1e-3F);
+    const StepResult result = trainer.step(micro_batches, 1e-3F);
     EXPECT_TRUE(result.skipped);
     EXPECT_FALSE(std::isfinite(result.gradient_norm));
     EXPECT_EQ(trainer.state().updates, 1);
@@ -41,7 +41,7 @@ TEST_F(SkippedStep, LeavesParametersAndMomentsAlone) {
     weight() = good;
   }
   // The bad gradients are gone, too.
-  const StepResult result = trainer.step(pieces, 1e-3F);
+  const StepResult result = trainer.step(micro_batches, 1e-3F);
   EXPECT_FALSE(result.skipped);
   EXPECT_TRUE(std::isfinite(result.loss));
   EXPECT_EQ(trainer.state().updates, 2);

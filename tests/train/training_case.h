@@ -94,7 +94,6 @@ class WatchedSource final : public BatchSource {
   }
   [[nodiscard]] std::uint64_t position() const override { return source_->position(); }
   void seek(std::uint64_t position) override { source_->seek(position); }
-  [[nodiscard]] double epochs() const override { return source_->epochs(); }
   [[nodiscard]] std::int32_t vocab_size() const override { return source_->vocab_size(); }
   [[nodiscard]] std::string describe() const override { return source_->describe(); }
 

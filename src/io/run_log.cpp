@@ -1,4 +1,4 @@
-#include "train/run_log.h"
+#include "io/run_log.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -21,7 +21,7 @@
 namespace qdelta {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 9> kFixedNames = {
     "step",    "tokens", "loss", "validation_loss", "learning_rate", "gradient_norm", "tokens_per_second",
@@ -35,7 +35,7 @@ bool is_fixed(std::string_view name) {
 }
 
 std::string line_of(const RunRecord& record) {
-  Json json;
+  OrderedJson json;
   json["step"] = record.step;
   json["tokens"] = record.tokens;
   json["loss"] = record.loss;
@@ -55,13 +55,13 @@ std::string line_of(const RunRecord& record) {
 }
 
 // The field as a number; null is what a number that is not finite was written as.
-double number_of(const Json& field, std::string_view name) {
+double number_of(const OrderedJson& field, std::string_view name) {
   if (field.is_null()) return RunRecord::kUnknown;
   if (!field.is_number()) fail(Status::corrupt, "'{}' is {}, not a number", name, field.dump());
   return field.get<double>();
 }
 
-std::int64_t whole_number_of(const Json& field, std::string_view name) {
+std::int64_t whole_number_of(const OrderedJson& field, std::string_view name) {
   // Another program may have written 1e3 or 1000.0, which is whole all the same.
   const double number = number_of(field, name);
   if (field.is_number_integer() && number > -9e18 && number < 9e18) return field.get<std::int64_t>();
@@ -73,7 +73,7 @@ std::int64_t whole_number_of(const Json& field, std::string_view name) {
 
 // Throws Error(corrupt) that says what is wrong with the line.
 RunRecord record_of(std::string_view line) {
-  const Json json = Json::parse(line, nullptr, false);
+  const OrderedJson json = OrderedJson::parse(line, nullptr, false);
   if (!json.is_object()) fail(Status::corrupt, "{} is no JSON object", shown(line));
   if (!json.contains("step")) fail(Status::corrupt, "it has no 'step'");
   RunRecord record;

@@ -1,5 +1,5 @@
 // The log of a run: what is written is read back, and a resumed run leaves no step in it twice.
-#include "train/run_log.h"
+#include "io/run_log.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
