@@ -86,42 +86,6 @@ char32_t lower_case_of(char32_t code) {
 
 }  // namespace
 
-Step step(std::string_view text) noexcept {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return {Step::Kind::character, 1};
-  if (lead < 0xc2 || lead > 0xf4) return {Step::Kind::invalid, 1};
-  const std::size_t length = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-  // Overlong forms, surrogates and what lies above U+10FFFF are known by the second byte.
-  const unsigned low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-  const unsigned high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-  for (std::size_t i = 1; i < length; ++i) {
-    const auto so_far = static_cast<std::uint8_t>(i);
-    if (i == text.size()) return {Step::Kind::incomplete, so_far};
-    if (byte(i) < (i == 1 ? low : 0x80U) || byte(i) > (i == 1 ? high : 0xbfU)) return {Step::Kind::invalid, so_far};
-  }
-  return {Step::Kind::character, static_cast<std::uint8_t>(length)};
-}
-
-void append(std::string& text, char32_t code) {
-  const auto byte = [&text](char32_t value) { text += static_cast<char>(static_cast<unsigned char>(value)); };
-  if (code < 0x80) {
-    byte(code);
-  } else if (code < 0x800) {
-    byte(0xc0 | (code >> 6));
-    byte(0x80 | (code & 0x3f));
-  } else if (code < 0x10000) {
-    byte(0xe0 | (code >> 12));
-    byte(0x80 | ((code >> 6) & 0x3f));
-    byte(0x80 | (code & 0x3f));
-  } else {
-    byte(0xf0 | (code >> 18));
-    byte(0x80 | ((code >> 12) & 0x3f));
-    byte(0x80 | ((code >> 6) & 0x3f));
-    byte(0x80 | (code & 0x3f));
-  }
-}
-
 bool is_ascii(std::string_view text) noexcept {
   unsigned char seen = 0;
   for (const char c : text) seen |= static_cast<unsigned char>(c);

@@ -1,4 +1,4 @@
-// Unicode, as far as tokenizers need it: UTF-8 step by step, classes of characters, normal forms, lower case.
+// Unicode, as far as tokenizers need it: classes of characters, normal forms, lower case.
 //
 // Which characters are letters, digits or marks changes with every version of Unicode, and with it the ids of a text
 // that has new ones. So the versions are pinned, each to the one that the Hugging Face tokenizers use at that place
@@ -12,40 +12,17 @@
 #include <string_view>
 #include <vector>
 
+#include "core/utf8.h"
+
 namespace qdelta::unicode {
 
-inline constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
-
-// What stands at the start of a text that is not empty: a character; bytes that can be none (the longest run that one
-// replacement character stands for, as in the Unicode standard, Rust and Python); or the start of a character that the
-// end of the text cuts off.
-struct Step {
-  enum class Kind : std::uint8_t { character, invalid, incomplete };
-  Kind kind;
-  std::uint8_t length;  // in bytes
-};
-[[nodiscard]] Step step(std::string_view text) noexcept;
-
-// The character at `text`, which must be the start of one.
-struct Character {
-  char32_t code;
-  std::uint8_t length;
-};
-[[nodiscard]] inline Character character_at(const char* text) noexcept {
-  const auto byte = [text](int i) { return static_cast<char32_t>(static_cast<unsigned char>(text[i])); };
-  const char32_t lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  if (lead < 0xe0) return {((lead & 0x1f) << 6) | (byte(1) & 0x3f), 2};
-  if (lead < 0xf0) return {((lead & 0x0f) << 12) | ((byte(1) & 0x3f) << 6) | (byte(2) & 0x3f), 3};
-  return {((lead & 0x07) << 18) | ((byte(1) & 0x3f) << 12) | ((byte(2) & 0x3f) << 6) | (byte(3) & 0x3f), 4};
-}
-// The start of the character that ends before `end`, in valid UTF-8; end > 0.
-[[nodiscard]] inline std::size_t character_before(std::string_view text, std::size_t end) noexcept {
-  do --end;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80U);
-  return end;
-}
-void append(std::string& text, char32_t code);
+using utf8::append;
+using utf8::Character;
+using utf8::character_at;
+using utf8::character_before;
+using utf8::kReplacement;
+using utf8::step;
+using utf8::Step;
 
 [[nodiscard]] bool is_ascii(std::string_view text) noexcept;
 // The text with U+FFFD in the place of what is not UTF-8.

@@ -2,32 +2,17 @@
 
 #include <fmt/format.h>
 
+#include "core/utf8.h"
+
 namespace qdelta {
 namespace {
 
 constexpr std::size_t kLongestShown = 200;  // bytes; a damaged file may hold a "name" of megabytes
 
-constexpr bool is_continuation(char c) noexcept { return (static_cast<unsigned char>(c) & 0xc0u) == 0x80u; }
-
 // Length of the well-formed sequence at the start of a text that is not empty; 0 when there is none.
 std::size_t sequence_length(std::string_view text) noexcept {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned lead = byte(0);
-  if (lead < 0x80u) return 1;
-  std::size_t length = 0;
-  if (lead >= 0xc2u && lead <= 0xdfu) length = 2;  // 0xc0 and 0xc1 could only start overlong forms
-  if (lead >= 0xe0u && lead <= 0xefu) length = 3;
-  if (lead >= 0xf0u && lead <= 0xf4u) length = 4;
-  if (length == 0 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if (!is_continuation(text[i])) return 0;
-  }
-  const unsigned second = byte(1);
-  if (lead == 0xe0u && second < 0xa0u) return 0;  // overlong
-  if (lead == 0xedu && second > 0x9fu) return 0;  // surrogate
-  if (lead == 0xf0u && second < 0x90u) return 0;  // overlong
-  if (lead == 0xf4u && second > 0x8fu) return 0;  // above U+10FFFF
-  return length;
+  const utf8::Step next = utf8::step(text);
+  return next.kind == utf8::Step::Kind::character ? next.length : 0;
 }
 
 }  // namespace
@@ -46,7 +31,7 @@ std::string shown(std::string_view text) {
   std::size_t end = text.size();
   if (end > kLongestShown) {
     end = kLongestShown;
-    while (end > 0 && is_continuation(text[end])) --end;  // do not cut a character in two
+    while (end > 0 && U8_IS_TRAIL(text[end])) --end;  // do not cut a character in two
   }
   std::string result = "\"";
   for (std::size_t at = 0; at < end;) {

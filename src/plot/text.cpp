@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "io/utf8.h"
+#include "core/utf8.h"
 
 namespace qdelta::plot {
 namespace {
@@ -42,56 +42,22 @@ double width_of(std::u32string_view characters, double font_size, Weight weight)
   return width * font_size * (weight == Weight::bold ? kBold : 1);
 }
 
-std::size_t sequence_length(std::string_view text) {
-  for (std::size_t length = 1; length <= 4 && length <= text.size(); ++length) {
-    if (!first_invalid_utf8(text.substr(0, length))) return length;
-  }
-  return 0;
-}
-
 }  // namespace
 
 std::u32string decoded(std::string_view text) {
   std::u32string characters;
   while (!text.empty()) {
-    const std::size_t length = sequence_length(text);
-    if (length == 0) {
-      characters.push_back(kReplacement);
-      text.remove_prefix(1);
-      continue;
-    }
-    const auto lead = static_cast<unsigned char>(text[0]);
-    constexpr std::array<unsigned, 5> kLeadBits = {0, 0x7f, 0x1f, 0x0f, 0x07};
-    char32_t character = lead & kLeadBits[length];
-    for (std::size_t i = 1; i < length; ++i) {
-      character = (character << 6U) | (static_cast<unsigned char>(text[i]) & 0x3fU);
-    }
-    characters.push_back(character);
-    text.remove_prefix(length);
+    const utf8::Step next = utf8::step(text);
+    const bool valid = next.kind == utf8::Step::Kind::character;
+    characters.push_back(valid ? next.code : kReplacement);
+    text.remove_prefix(valid ? next.length : 1);
   }
   return characters;
 }
 
 std::string encoded(std::u32string_view characters) {
   std::string text;
-  const auto put = [&](std::uint32_t byte) { text.push_back(static_cast<char>(static_cast<unsigned char>(byte))); };
-  for (const char32_t c : characters) {
-    if (c < 0x80) {
-      put(c);
-    } else if (c < 0x800) {
-      put(0xc0U | (c >> 6U));
-      put(0x80U | (c & 0x3fU));
-    } else if (c < 0x10000) {
-      put(0xe0U | (c >> 12U));
-      put(0x80U | ((c >> 6U) & 0x3fU));
-      put(0x80U | (c & 0x3fU));
-    } else {
-      put(0xf0U | (c >> 18U));
-      put(0x80U | ((c >> 12U) & 0x3fU));
-      put(0x80U | ((c >> 6U) & 0x3fU));
-      put(0x80U | (c & 0x3fU));
-    }
-  }
+  for (const char32_t c : characters) utf8::append(text, c);
   return text;
 }
 

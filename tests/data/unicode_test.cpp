@@ -34,7 +34,7 @@ TEST(Unicode, EveryCodePointThereAndBack) {
   }
 }
 
-// Against the other implementation in the house.
+// What is found invalid is what is replaced.
 TEST(Unicode, ValidityIsTheSameEverywhere) {
   Random random(3);
   for (int i = 0; i < 100000; ++i) {
