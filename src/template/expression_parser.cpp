@@ -36,26 +36,26 @@ const OperatorName* among(const std::array<OperatorName, N>& names, const Token&
 
 }  // namespace
 
-ExpressionPtr Parser::make(ExpressionKind kind, int line) const {
+ExpressionPtr Parser::make(ExpressionKind kind, int line) {
   auto expression = std::make_unique<Expression>();
   expression->kind = kind;
   expression->line = line;
   return expression;
 }
 
-void Parser::within(Expression& expression, const ExpressionPtr& part) const {
+void Parser::within(Expression& expression, const ExpressionPtr& part) {
   if (part != nullptr) expression.depth = std::max(expression.depth, part->depth + 1);
   if (expression.depth > kDeepestExpression) {
     throw not_supported(fmt::format("an expression of more than {} levels", kDeepestExpression), expression.line);
   }
 }
 
-void Parser::add(Expression& expression, ExpressionPtr operand) const {
+void Parser::add(Expression& expression, ExpressionPtr operand) {
   within(expression, operand);
   expression.operands.push_back(std::move(operand));
 }
 
-ExpressionPtr Parser::make(ExpressionKind kind, int line, ExpressionPtr first, ExpressionPtr second) const {
+ExpressionPtr Parser::make(ExpressionKind kind, int line, ExpressionPtr first, ExpressionPtr second) {
   ExpressionPtr expression = make(kind, line);
   add(*expression, std::move(first));
   if (second != nullptr) add(*expression, std::move(second));
@@ -397,7 +397,7 @@ ExpressionPtr Parser::parse_filters(ExpressionPtr expression, bool first_without
 }
 
 // Filters that are given the name of another filter or of a test.
-void Parser::check_named_builtins(const Expression& filter) const {
+void Parser::check_named_builtins(const Expression& filter) {
   const bool attributes = filter.text == "selectattr" || filter.text == "rejectattr";
   const bool tests = attributes || filter.text == "select" || filter.text == "reject";
   if (!tests && filter.text != "map") return;

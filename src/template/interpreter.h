@@ -101,7 +101,7 @@ class Interpreter {
   [[nodiscard]] Value evaluate_concat(const Expression& expression);
   [[nodiscard]] Value evaluate_filter_or_test(const Expression& expression);
   [[nodiscard]] Arguments evaluate_arguments(const Expression& call);
-  [[nodiscard]] Value loop_attribute(LoopState& loop, const std::string& name);
+  [[nodiscard]] static Value loop_attribute(LoopState& loop, const std::string& name);
   [[nodiscard]] std::optional<Value> bound_method(const Value& self, std::string_view name);
 
   Budget budget_;

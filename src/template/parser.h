@@ -66,12 +66,12 @@ class Parser {
   void check_target(const Expression& target) const;
 
   // Expressions, in expression_parser.cpp.
-  [[nodiscard]] ExpressionPtr make(ExpressionKind kind, int line) const;
-  [[nodiscard]] ExpressionPtr make(ExpressionKind kind, int line, ExpressionPtr first,
-                                   ExpressionPtr second = nullptr) const;
-  void add(Expression& expression, ExpressionPtr operand) const;
+  [[nodiscard]] static ExpressionPtr make(ExpressionKind kind, int line);
+  [[nodiscard]] static ExpressionPtr make(ExpressionKind kind, int line, ExpressionPtr first,
+                                          ExpressionPtr second = nullptr);
+  static void add(Expression& expression, ExpressionPtr operand);
   // Counts the levels of a part.
-  void within(Expression& expression, const ExpressionPtr& part) const;
+  static void within(Expression& expression, const ExpressionPtr& part);
   [[nodiscard]] ExpressionPtr parse_expression(bool with_conditional = true);
   [[nodiscard]] ExpressionPtr parse_or();
   [[nodiscard]] ExpressionPtr parse_and();
@@ -96,7 +96,7 @@ class Parser {
   [[nodiscard]] ExpressionPtr parse_test(ExpressionPtr expression);
   void parse_arguments(Expression& call);
   [[nodiscard]] std::string parse_dotted_name();
-  void check_named_builtins(const Expression& filter) const;
+  static void check_named_builtins(const Expression& filter);
   [[nodiscard]] bool at_tuple_end(std::string_view end) const;
 
   std::vector<Token> tokens_;

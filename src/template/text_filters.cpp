@@ -139,7 +139,7 @@ Value integer_from(Call& call, double value, const Value& otherwise) {
 }
 
 Value filter_int(Call& call) {
-  const Value otherwise = call.has(0) ? call.at(0) : Value(std::int64_t{0});
+  Value otherwise = call.has(0) ? call.at(0) : Value(std::int64_t{0});
   if (call.self.is_undefined()) call.budget.fail("{} is undefined", call.self.undefined_name());
   if (call.self.is_integral()) return {call.self.integer()};
   if (call.self.is<double>()) {

@@ -88,7 +88,7 @@ Value Value::from_json(Budget& budget, const nlohmann::ordered_json& json, int d
     case nlohmann::ordered_json::value_t::number_float:
       return {json.get<double>()};
     case nlohmann::ordered_json::value_t::string: {
-      const std::string& bytes = json.get_ref<const std::string&>();
+      const auto& bytes = json.get_ref<const std::string&>();
       if (first_invalid_utf8(bytes)) budget.fail("the variables hold text that is not UTF-8: {}", shown(bytes));
       return text(bytes);
     }
