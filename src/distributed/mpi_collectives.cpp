@@ -77,7 +77,7 @@ struct Max {
 template <class T, class Op>
 void combine(std::span<const T* const> sources, T* to, std::size_t count, Op op) {
   constexpr std::size_t kBlock = 2048;
-  std::array<T, kBlock> block;
+  std::array<T, kBlock> block{};
   for (std::size_t at = 0; at < count; at += kBlock) {
     const std::size_t length = std::min(kBlock, count - at);
     std::copy_n(sources[0] + at, length, block.data());

@@ -68,7 +68,7 @@ Engine::~Engine() {
 }
 
 Engine::Handle Engine::submit(std::function<void()> collective) {
-  const auto task = std::make_shared<Task>(std::move(collective));
+  auto task = std::make_shared<Task>(std::move(collective));
   {
     const std::lock_guard lock(mutex_);
     tasks_.push(task);
@@ -78,13 +78,13 @@ Engine::Handle Engine::submit(std::function<void()> collective) {
 }
 
 Engine::Handle Engine::send(std::span<const std::byte> data, int to) {
-  const auto task = std::make_shared<Task>(nullptr);
+  auto task = std::make_shared<Task>(nullptr);
   post({.out = data, .in = {}, .peer = to, .task = task, .requests = {}});
   return task;
 }
 
 Engine::Handle Engine::recv(std::span<std::byte> data, int from) {
-  const auto task = std::make_shared<Task>(nullptr);
+  auto task = std::make_shared<Task>(nullptr);
   post({.out = {}, .in = data, .peer = from, .task = task, .requests = {}});
   return task;
 }
