@@ -13,7 +13,7 @@ import re
 import sys
 
 # Files that may include src/kernels/cuda although they are not in src/kernels.
-CUDA_EXCEPTIONS = {"src/infer/device_decoder.cpp", "src/distributed/cuda/nccl_communicator.cpp"}
+CUDA_EXCEPTIONS = {"src/distributed/cuda/nccl_communicator.cpp"}
 
 MODULE = r"(\w+)(?:\[\"[^\"]*\"\])?"
 

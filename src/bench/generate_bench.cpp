@@ -40,7 +40,7 @@ double decode_seconds(Generator& generator, const GenerateBenchOptions& options,
   std::vector<double> times;
   for (int i = 0; i <= kTimings; ++i) {
     const double before = generator.speed().decode_seconds;
-    (void)generator.generate(prompts, generation, states, slots);
+    (void)generator.generate(prompts, generation, slots);
     if (i > 0) times.push_back((generator.speed().decode_seconds - before) / static_cast<double>(options.tokens));
   }
   std::nth_element(times.begin(), times.begin() + kTimings / 2, times.end());
@@ -60,7 +60,7 @@ GenerateBenchReport run_generate_bench(
   LanguageModel model(options.model);
   initialise(model.layout(), 1, model.parameters());
   const ByteTokenizer tokenizer;  // ids above its own have no text, which is all the same here
-  Generator generator(model, tokenizer, options.device);
+  const auto weights = std::make_shared<DeviceWeights>(model, options.device);
 
   GenerateBenchReport report;
   report.threads = thread_count(options.device.threads);
@@ -71,14 +71,16 @@ GenerateBenchReport run_generate_bench(
   ModelStates read(options.model, 1, options.device);
   report.state_bytes = read.bytes();
   const std::vector<std::int32_t> prompt = random_prompt(options.model.vocab_size, options.prompt);
+  Generator reader(model, tokenizer, weights, read);
   const double prefill = median_seconds([&] {
     read.clear(0);
-    (void)generator.read(prompt, read, 0);
+    (void)reader.read(prompt, 0);
   });
   report.prefill_tokens_per_s = static_cast<double>(options.prompt) / prefill;
 
   for (const std::int64_t batch : options.batches) {
     ModelStates states(options.model, batch, options.device);
+    Generator generator(model, tokenizer, weights, states);
     GenerateBenchRow row;
     row.batch = batch;
     row.limit = read_bandwidth(options.device, report.weight_bytes);

@@ -130,9 +130,9 @@ std::string without_tokens(const GenerateFlags& flags, const Tokenizer& tokenize
 }
 
 // Reads a prompt for those who go on from it later. Its last token is left to them.
-void run_reading(const GenerateFlags& flags, const LanguageModel& model, Generator& generator, ModelStates& states,
-                 Reading reading, std::span<const std::int32_t> prompt) {
-  if (prompt.size() > 1) static_cast<void>(generator.read(prompt.first(prompt.size() - 1), states, 0));
+void run_reading(const GenerateFlags& flags, const LanguageModel& model, Generator& generator,
+                 const ModelStates& states, Reading reading, std::span<const std::int32_t> prompt) {
+  if (prompt.size() > 1) static_cast<void>(generator.read(prompt.first(prompt.size() - 1), 0));
   reading.add_but_last(prompt);
   print_speed(generator.speed(), prompt.size(), 0);
   keep_state(flags.save_state, model, states, reading);
@@ -166,16 +166,16 @@ void run_generate(GenerateFlags& flags) {
   }
   reading.info.pending = -1;
 
-  Generator generator(*loaded.model, *loaded.tokenizer, device);
+  Generator generator(*loaded.model, *loaded.tokenizer, states);
   if (flags.options.max_tokens == 0) {
     run_reading(flags, *loaded.model, generator, states, reading, prompts.front());
     return;
   }
   if (flags.stream) fmt::print("{}", flags.prompts.front());
   const std::vector<Generated> results =
-      generator.generate(prompts, flags.options, states, slots, [&](std::size_t, const std::string& piece) {
+      generator.generate(prompts, flags.options, slots, [&](std::size_t, const std::string& text) {
         if (!flags.stream) return;
-        fmt::print("{}", piece);
+        fmt::print("{}", text);
         std::fflush(stdout);
       });
   for (std::size_t i = 0; i < results.size() && !flags.stream; ++i) {
@@ -202,7 +202,7 @@ void run_chat(GenerateFlags& flags) {
   Reading reading;
   const std::vector<std::int64_t> slots{0};
   if (!flags.load_state.empty()) reading.info = load_state(flags.load_state, *loaded.model, states, 0);
-  Generator generator(*loaded.model, *loaded.tokenizer, device);
+  Generator generator(*loaded.model, *loaded.tokenizer, states);
   GenerationOptions options = flags.options;
   fmt::print(
       "Type a line and the model goes on from it; it remembers everything so far in its state.\n"
@@ -228,11 +228,10 @@ void run_chat(GenerateFlags& flags) {
     tokens = reading.continued(std::move(tokens));
     if (tokens.empty()) continue;
     reading.add(tokens);
-    const auto results =
-        generator.generate({tokens}, options, states, slots, [](std::size_t, const std::string& piece) {
-          fmt::print("{}", piece);
-          std::fflush(stdout);
-        });
+    const auto results = generator.generate({tokens}, options, slots, [](std::size_t, const std::string& text) {
+      fmt::print("{}", text);
+      std::fflush(stdout);
+    });
     fmt::print("\n");
     reading.add_but_last(results.front().tokens);
     options.sampling.seed += 1;  // another turn, other numbers

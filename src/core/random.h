@@ -9,10 +9,11 @@ namespace qdelta {
 
 class Random {
  public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
+  // As if `drawn` numbers (of bits() or uniform()) had been drawn already.
+  explicit Random(std::uint64_t seed, std::uint64_t drawn = 0) : state_(seed + drawn * kStep) {}
 
   std::uint64_t bits() {
-    state_ += 0x9e3779b97f4a7c15U;
+    state_ += kStep;
     std::uint64_t z = state_;
     z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
     z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
@@ -31,6 +32,8 @@ class Random {
   }
 
  private:
+  static constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15U;
+
   std::uint64_t state_;
 };
 

@@ -63,7 +63,7 @@ std::vector<Likelihood> Engine::likelihoods(std::span<const TokenPair* const> pa
 
 std::vector<Generated> Engine::generate(const Tokenizer& tokenizer, const std::vector<Tokens>& prompts,
                                         std::int64_t max_tokens, const std::vector<std::string>& stop) {
-  if (generator_ == nullptr) generator_ = std::make_unique<Generator>(model_, tokenizer, weights_, device_);
+  if (generator_ == nullptr) generator_ = std::make_unique<Generator>(model_, tokenizer, weights_, states_);
   GenerationOptions options;
   options.sampling.temperature = 0;
   options.max_tokens = max_tokens;
@@ -77,7 +77,7 @@ std::vector<Generated> Engine::generate(const Tokenizer& tokenizer, const std::v
     std::vector<std::int64_t> slots(part.size());
     std::iota(slots.begin(), slots.end(), 0);
     for (const std::int64_t slot : slots) states_.clear(slot);
-    for (Generated& generated : generator_->generate(part, options, states_, slots)) {
+    for (Generated& generated : generator_->generate(part, options, slots)) {
       results.push_back(std::move(generated));
     }
   }

@@ -1,74 +1,41 @@
 #include "infer/sampler.h"
 
-#include <algorithm>
-#include <cmath>
+#include <vector>
 
 #include "core/error.h"
 
 namespace qdelta {
 
-void fail_without_numbers() {
-  fail(Status::corrupt, "the model gives no number for a token: its weights or activations are not finite");
+Sampler::Sampler(const Device& device, std::int64_t slots, std::int64_t vocabulary)
+    : device_(device),
+      slots_(slots),
+      vocabulary_(vocabulary),
+      states_(device, static_cast<std::size_t>(slots) * sizeof(SamplingState)),
+      seen_(device, static_cast<std::size_t>(slots * seen_words(vocabulary)) * sizeof(std::uint32_t)),
+      workspace_(device) {}
+
+void Sampler::start(std::int64_t slot, const SamplingState& state, std::span<const std::int32_t> seen) {
+  require(slot >= 0 && slot < slots_, "there is no slot {} in a pool of {}", slot, slots_);
+  state.options.check();
+  std::vector<std::uint32_t> bits(static_cast<std::size_t>(seen_words(vocabulary_)));
+  for (const std::int32_t token : seen) {
+    if (token < 0 || token >= vocabulary_) continue;
+    bits[static_cast<std::size_t>(token) / 32] |= std::uint32_t{1} << (token % 32);
+  }
+  const auto at = static_cast<std::size_t>(slot);
+  upload(device_, states_.data() + at * sizeof(SamplingState), &state, sizeof(SamplingState));
+  const std::size_t bytes = bits.size() * sizeof(std::uint32_t);
+  upload(device_, seen_.data() + at * bytes, bits.data(), bytes);
 }
 
-Sampler::Sampler(const SamplingOptions& options, std::uint64_t stream)
-    : options_(options), random_(mixed_seed(options.seed, stream)) {}
-
-std::int32_t Sampler::next(std::span<const float> logits, std::span<const std::int32_t> seen) {
-  candidates_.resize(logits.size());
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (std::isnan(logits[i])) fail_without_numbers();
-    candidates_[i] = {logits[i], static_cast<std::int32_t>(i)};
-  }
-  if (options_.repetition_penalty != 1.0F) {
-    std::vector<bool> done(logits.size(), false);
-    for (const std::int32_t token : seen) {
-      const auto at = static_cast<std::size_t>(token);
-      if (at >= logits.size() || done[at]) continue;
-      done[at] = true;
-      float& logit = candidates_[at].logit;
-      logit = logit > 0 ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
-    }
-  }
-  const auto more_likely = [](const Candidate& a, const Candidate& b) {
-    return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
-  };
-  if (options_.temperature == 0) return std::min_element(candidates_.begin(), candidates_.end(), more_likely)->token;
-
-  // Most likely first, as far as the cuts can reach.
-  const bool all = options_.top_k == 0 || static_cast<std::size_t>(options_.top_k) >= candidates_.size();
-  if (all) {
-    std::sort(candidates_.begin(), candidates_.end(), more_likely);
-  } else {
-    std::partial_sort(candidates_.begin(), candidates_.begin() + options_.top_k, candidates_.end(), more_likely);
-    candidates_.resize(static_cast<std::size_t>(options_.top_k));
-  }
-  weights_.clear();
-  double total = 0;
-  const float top = candidates_.front().logit;
-  for (const Candidate& candidate : candidates_) {
-    // Where the top is infinite the difference is no number.
-    const double weight =
-        candidate.logit == top
-            ? 1.0
-            : std::exp(static_cast<double>(candidate.logit - top) / static_cast<double>(options_.temperature));
-    if (weight < static_cast<double>(options_.min_p)) break;
-    weights_.push_back(weight);
-    total += weight;
-  }
-  if (options_.top_p < 1) {
-    double sum = 0;
-    std::size_t kept = 0;
-    while (kept < weights_.size() && sum < static_cast<double>(options_.top_p) * total) sum += weights_[kept++];
-    weights_.resize(std::max<std::size_t>(kept, 1));
-    total = sum;
-  }
-  double point = random_.uniform() * total;
-  for (std::size_t i = 0; i < weights_.size(); ++i) {
-    point -= weights_[i];
-    if (point < 0) return candidates_[i].token;
-  }
-  return candidates_[weights_.size() - 1].token;  // rounding
+void Sampler::sample(const TensorView& logits, std::span<const std::int64_t> slots, std::span<std::int32_t> tokens) {
+  const Sample args{
+      .logits = logits,
+      .slots = slots,
+      .states = {reinterpret_cast<SamplingState*>(states_.data()), states_.size() / sizeof(SamplingState)},
+      .seen = {reinterpret_cast<std::uint32_t*>(seen_.data()), seen_.size() / sizeof(std::uint32_t)},
+      .tokens = tokens};
+  qdelta::sample(device_, args, workspace_);
 }
 
 }  // namespace qdelta

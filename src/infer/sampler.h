@@ -1,36 +1,31 @@
-// From logits to the next token.
+// The sampling states of the sequences in a pool's slots, where the device's sampler (kernels/sampling.h) reaches them.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
-#include "core/random.h"
+#include "kernels/device.h"
 #include "kernels/sampling.h"
+#include "kernels/workspace.h"
 
 namespace qdelta {
 
-// Says that logits hold a NaN.
-[[noreturn]] void fail_without_numbers();
-
-// One per sequence: it has its own random numbers, so a sequence samples the same alone and in a batch.
 class Sampler {
  public:
-  Sampler(const SamplingOptions& options, std::uint64_t stream);
+  Sampler(const Device& device, std::int64_t slots, std::int64_t vocabulary);
 
-  // `seen` are the tokens the penalty applies to.
-  std::int32_t next(std::span<const float> logits, std::span<const std::int32_t> seen);
+  // A sequence takes the slot. The repetition penalty applies to the tokens that it has seen; those at or beyond the
+  // vocabulary are passed over.
+  void start(std::int64_t slot, const SamplingState& state, std::span<const std::int32_t> seen);
+  // The next token of each row of logits [R, vocabulary], with the state of slots[r]; -1 where there is a NaN. A row
+  // with a negative slot is skipped. Logits, slots and tokens are in device memory.
+  void sample(const TensorView& logits, std::span<const std::int64_t> slots, std::span<std::int32_t> tokens);
 
  private:
-  struct Candidate {
-    float logit;
-    std::int32_t token;
-  };
-
-  SamplingOptions options_;
-  Random random_;
-  std::vector<Candidate> candidates_;
-  std::vector<double> weights_;
+  Device device_;
+  std::int64_t slots_, vocabulary_;
+  DeviceBuffer states_, seen_;
+  Workspace workspace_;
 };
 
 }  // namespace qdelta

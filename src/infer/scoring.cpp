@@ -1,16 +1,28 @@
 #include "infer/scoring.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 namespace qdelta {
 namespace {
 
 // The tokens that must be read: the last one only for what comes after it.
-std::int64_t tokens_to_read(const ScoringRequest& request) {
-  const auto all = static_cast<std::int64_t>(request.tokens.size());
-  return request.next || request.keep >= 0 ? all : all - 1;
+std::size_t tokens_to_read(const ScoringRequest& request) {
+  return request.next || request.keep >= 0 ? request.tokens.size() : request.tokens.size() - 1;
+}
+
+// The piece from `begin` on.
+PromptPiece piece_of(const ScoringRequest& request, std::size_t begin, std::int64_t slot) {
+  const std::size_t end = std::min(begin + kPromptPiece, tokens_to_read(request));
+  const std::size_t followed = request.next ? request.tokens.size() : request.tokens.size() - 1;
+  const std::size_t score_end = std::min(end, followed);
+  const std::size_t score_begin = std::max(begin, static_cast<std::size_t>(request.scored_from - 1));
+  return {.prompt = request.tokens,
+          .begin = begin,
+          .end = end,
+          .score_begin = std::min(score_begin, score_end),
+          .score_end = score_end,
+          .slot = slot};
 }
 
 }  // namespace
@@ -22,9 +34,9 @@ Scorer::Scorer(const LanguageModel& model, std::shared_ptr<const DeviceWeights> 
                const ScoringOptions& options)
     : model_(model),
       options_(options),
-      runner_(model, std::move(weights), device, false),
       states_(model.config(),
-              (require(options.batch >= 1, "batch is {}, expected at least 1", options.batch), options.batch), device) {
+              (require(options.batch >= 1, "batch is {}, expected at least 1", options.batch), options.batch), device),
+      reader_(model, std::move(weights), states_) {
   set_top(options.top);
 }
 
@@ -73,55 +85,20 @@ void Scorer::score_batch(std::span<const ScoringRequest> requests, std::span<con
     if (request.start >= 0) states_.copy(*states, request.start, slot);
     if (request.start < 0) states_.clear(slot);
   }
-  const std::int64_t longest = tokens_to_read(requests[order[0]]);
-  for (std::int64_t begin = 0; begin < longest; begin += kPiece) {
-    ids_.clear();
-    rows_.clear();
-    targets_.clear();
-    slots_.clear();
-    offsets_.assign(1, 0);
-    for (std::size_t n = 0; n < order.size(); ++n) {
-      const ScoringRequest& request = requests[order[n]];
-      const std::int64_t end = std::min(begin + kPiece, tokens_to_read(request));
-      if (end <= begin) break;
-      for (std::int64_t i = begin; i < end; ++i) {
-        const auto after = static_cast<std::size_t>(i + 1);
-        if (i + 1 >= request.scored_from && (request.next || after < request.tokens.size())) {
-          rows_.push_back(static_cast<std::int32_t>(ids_.size()));
-          targets_.push_back(after < request.tokens.size() ? request.tokens[after] : -1);
-        }
-        ids_.push_back(request.tokens[after - 1]);
-      }
-      offsets_.push_back(static_cast<std::int64_t>(ids_.size()));
-      slots_.push_back(static_cast<std::int64_t>(n));
+  const std::size_t longest = tokens_to_read(requests[order[0]]);
+  for (std::size_t begin = 0; begin < longest; begin += kPromptPiece) {
+    std::vector<PromptPiece> pieces;
+    for (std::size_t n = 0; n < order.size() && tokens_to_read(requests[order[n]]) > begin; ++n) {
+      pieces.push_back(piece_of(requests[order[n]], begin, static_cast<std::int64_t>(n)));
     }
-    const auto top = static_cast<std::size_t>(options_.top);
-    log_probability_.resize(rows_.size());
-    top_tokens_.resize(rows_.size() * top);
-    top_log_probability_.resize(rows_.size() * top);
-    runner_.next_tokens({ids_, offsets_},
-                        {rows_, targets_, options_.top, log_probability_, top_tokens_, top_log_probability_},
-                        {&states_, slots_});
-
-    // To the requests, each its rows.
-    std::size_t row = 0;
-    std::vector<TokenScore> scores;
-    for (std::size_t n = 0; n < slots_.size(); ++n) {
-      scores.clear();
-      for (; row < rows_.size() && rows_[row] < offsets_[n + 1]; ++row) {
-        TokenScore score;
-        score.best = {top_tokens_[row * top], top_log_probability_[row * top]};
-        score.token = targets_[row] < 0 ? score.best : TokenChance{targets_[row], log_probability_[row]};
-        if (!std::isfinite(score.token.log_probability) || !std::isfinite(score.best.log_probability)) {
-          fail(Status::corrupt, "the model gives no number for a token: its weights or activations are not finite");
-        }
-        for (std::size_t k = 0; top > 1 && k < top; ++k) {
-          score.top.push_back({top_tokens_[row * top + k], top_log_probability_[row * top + k]});
-        }
-        scores.push_back(std::move(score));
+    const auto scores = reader_.read(pieces, options_.top);
+    for (std::size_t n = 0; n < pieces.size(); ++n) {
+      if (scores[n].empty()) continue;
+      if (!std::all_of(scores[n].begin(), scores[n].end(), [](const TokenScore& score) { return score.finite(); })) {
+        fail_not_finite();
       }
-      const ScoringRequest& request = requests[order[n]];
-      if (!scores.empty()) sink(order[n], std::max(begin + 1 - request.scored_from, std::int64_t{0}), scores);
+      const auto first = static_cast<std::int64_t>(pieces[n].score_begin) + 1 - requests[order[n]].scored_from;
+      sink(order[n], first, scores[n]);
     }
   }
   for (std::size_t n = 0; n < order.size(); ++n) {

@@ -5,10 +5,10 @@
 // with the most likely token at the same place, both from the same float32 sum: where the token is the one that greedy
 // decoding would take, the two log-probabilities are the same float.
 //
-// Sequences are read in batches and in pieces of kPiece tokens, counted from the sequence's own beginning, and longer
-// ones first. How a sequence is cut so depends on nothing but itself. What other sequences it shares a batch with can
-// only change how the matrix products round, where the library behind them chooses another order for another number of
-// rows.
+// Sequences are read in batches and in pieces of kPromptPiece tokens, counted from the sequence's own beginning, and
+// longer ones first. How a sequence is cut so depends on nothing but itself. What other sequences it shares a batch
+// with can only change how the matrix products round, where the library behind them chooses another order for another
+// number of rows.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,11 @@
 #include <span>
 #include <vector>
 
+#include "infer/prompt_reader.h"
+#include "infer/token_score.h"
 #include "model/language_model.h"
 
 namespace qdelta {
-
-struct TokenChance {
-  std::int32_t token = -1;
-  float log_probability = 0;
-};
-
-// Of one position.
-struct TokenScore {
-  TokenChance token;             // the one that stands there; the most likely one where none does (`next`)
-  TokenChance best;              // the most likely one; of equal ones the smallest id
-  std::vector<TokenChance> top;  // where ScoringOptions::top > 1: so many, the most likely first
-
-  [[nodiscard]] bool greedy() const { return token.token == best.token; }
-};
 
 struct ScoringRequest {
   std::vector<std::int32_t> tokens;
@@ -56,8 +44,6 @@ struct ScoringOptions {
 
 class Scorer {
  public:
-  static constexpr std::int64_t kPiece = 512;
-
   Scorer(const LanguageModel& model, const Device& device, const ScoringOptions& options = {});
   // With weights that it shares with others on the device.
   Scorer(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, const Device& device,
@@ -84,12 +70,8 @@ class Scorer {
 
   const LanguageModel& model_;
   ScoringOptions options_;
-  ModelRunner runner_;
   ModelStates states_;  // of the sequences of a batch
-  // Of one call of the model, kept for the next.
-  std::vector<std::int32_t> ids_, rows_, targets_, top_tokens_;
-  std::vector<std::int64_t> offsets_, slots_;
-  std::vector<float> log_probability_, top_log_probability_;
+  PromptReader reader_;
 };
 
 }  // namespace qdelta

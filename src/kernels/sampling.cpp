@@ -3,6 +3,10 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "kernels/cpu/sample.h"
+#ifdef QDELTA_WITH_CUDA
+#include "kernels/cuda/layers.h"
+#endif
 
 namespace qdelta {
 
@@ -13,6 +17,33 @@ void SamplingOptions::check() const {
   require(min_p >= 0 && min_p < 1, "min-p is {}, expected at least 0 and less than 1", min_p);
   require(std::isfinite(repetition_penalty) && repetition_penalty > 0, "repetition penalty is {}, expected more than 0",
           repetition_penalty);
+}
+
+namespace {
+
+// What can be checked without reading the spans.
+void check_sizes(const Sample& args) {
+  require(static_cast<bool>(args.logits) && args.logits.shape.rank == 2, "sample: logits must be a matrix");
+  const std::int64_t rows = args.logits.extent(0);
+  const std::int64_t width = args.logits.extent(1);
+  const auto states = static_cast<std::int64_t>(args.states.size());
+  require(width > 0 && width < (std::int64_t{1} << 30), "sample: {} logits in a row", width);
+  require(static_cast<std::int64_t>(args.tokens.size()) == rows, "sample: {} tokens for {} rows", args.tokens.size(),
+          rows);
+  require(static_cast<std::int64_t>(args.slots.size()) == rows || (args.slots.empty() && states >= rows),
+          "sample: {} slots of {} states for {} rows", args.slots.size(), states, rows);
+  require(static_cast<std::int64_t>(args.seen.size()) == states * seen_words(width),
+          "sample: seen has {} words for {} states of {} tokens", args.seen.size(), states, width);
+}
+
+}  // namespace
+
+void sample(const Device& device, const Sample& args, Workspace& workspace) {
+  check_sizes(args);
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) return cuda::sample(*device.gpu, args);
+#endif
+  cpu::sample(device, args, workspace.get(cpu::sample_workspace(device, args)));
 }
 
 }  // namespace qdelta

@@ -1,7 +1,23 @@
-// How the next token is drawn from logits: by infer/sampler.h on the host, by kernels/cuda/sample.cu on a GPU.
+// Sampling: the next token of each row of logits.
+//
+//   z[v]   logits; of tokens already seen, divided by the repetition penalty where positive, multiplied where negative
+//   w[v]   exp((z[v] - max z) / temperature) of the candidates, 0 of all other tokens
+//   token  drawn with probability w[v] / sum w;  at temperature 0 the most likely one
+//
+// The candidates are the top_k most likely tokens (of equally likely ones the smaller id first), of these the ones with
+// w[v] >= min_p, and of these the first that together reach top_p of their sum.
+//
+// A row is sampled with the state of a slot: its own options, random numbers and tokens seen. What it draws therefore
+// does not depend on the other rows, nor on which row it is. Random numbers are SplitMix64's on the CPU and Philox's on
+// a GPU: the two draw different tokens from the same distribution.
 #pragma once
 
 #include <cstdint>
+#include <span>
+
+#include "core/tensor.h"
+#include "kernels/device.h"
+#include "kernels/workspace.h"
 
 namespace qdelta {
 
@@ -16,5 +32,25 @@ struct SamplingOptions {
   // Throws with the option and what is wrong with it.
   void check() const;
 };
+
+struct SamplingState {
+  SamplingOptions options = {};
+  std::uint64_t stream = 0;  // separates the random numbers of sequences that have the same seed
+  std::uint64_t draws = 0;   // tokens drawn so far, which is the position in the stream
+};
+
+// 32-bit words of a set of tokens with one bit each.
+[[nodiscard]] constexpr std::int64_t seen_words(std::int64_t vocabulary) { return (vocabulary + 31) / 32; }
+
+// On a GPU the views and all spans are device memory, and what they hold is not checked.
+struct Sample {
+  ConstTensorView logits;  // [R, vocabulary] float32; on a GPU also bfloat16
+  // [R]: the row's state, which no other row has; negative: the row is skipped. Empty: row r has state r.
+  std::span<const std::int64_t> slots = {};
+  std::span<SamplingState> states;  // [P]; draws are counted up
+  std::span<std::uint32_t> seen;    // [P, seen_words(vocabulary)]: tokens to penalise; the one drawn is added
+  std::span<std::int32_t> tokens;   // [R], written; -1 for a row that has a NaN
+};
+void sample(const Device& device, const Sample& args, Workspace& workspace);
 
 }  // namespace qdelta

@@ -1,7 +1,6 @@
 #include "model/language_model.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -154,7 +153,12 @@ ModelRunner::ModelRunner(const LanguageModel& model, const Device& device, bool 
     : ModelRunner(model, std::make_shared<DeviceWeights>(model, device), device, recompute) {}
 ModelRunner::ModelRunner(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, const Device& device,
                          bool recompute)
-    : model_(model), weights_(std::move(weights)), device_(device), recompute_(recompute), workspace_(device) {}
+    : model_(model),
+      weights_(std::move(weights)),
+      device_(device),
+      recompute_(recompute),
+      workspace_(device),
+      log_probabilities_(device) {}
 ModelRunner::~ModelRunner() = default;
 
 std::size_t ModelRunner::training_bytes(const ParameterLayout& layout, const Device& device, std::int64_t batch,
@@ -248,7 +252,7 @@ void ModelRunner::prepare_steps(const StateSlots& states) {
   plan({ids, step_offsets_}, false, states);
 }
 
-ConstTensorView ModelRunner::step_logits(std::span<const std::int32_t> device_ids, const StateSlots& states) {
+TensorView ModelRunner::step_logits(std::span<const std::int32_t> device_ids, const StateSlots& states) {
   require(plan_ != nullptr && plan_->rows <= plan_->head_rows, "too many rows for one step");
   run_planned(device_ids, states);
   linear_forward(device_, {plan_->normed, model_.layout().head.matrix_in(weights_->get()), plan_->head, {}});
@@ -329,81 +333,27 @@ void ModelRunner::losses_of_rows(const TensorView& rows, std::span<const std::in
   download(device_, best.data(), plan_->best.data, best.size_bytes());
 }
 
-namespace {
-
-// The `top` largest of each row of logits, the largest first, of equal ones the first.
-void largest_of_rows(std::span<const float> logits, std::int64_t width, std::int64_t top,
-                     std::span<std::int32_t> tokens) {
-  std::vector<std::int32_t> order(static_cast<std::size_t>(width));
-  for (std::size_t row = 0; row * order.size() < logits.size(); ++row) {
-    const std::span<const float> z = logits.subspan(row * order.size(), order.size());
-    std::iota(order.begin(), order.end(), 0);
-    const auto above = [z](std::int32_t a, std::int32_t b) {
-      const float za = z[static_cast<std::size_t>(a)];
-      const float zb = z[static_cast<std::size_t>(b)];
-      return za > zb || (za == zb && a < b);
-    };
-    std::partial_sort(order.begin(), order.begin() + top, order.end(), above);
-    std::copy_n(order.begin(), top, tokens.begin() + static_cast<std::ptrdiff_t>(row) * top);
+void ModelRunner::next_tokens(const ModelInput& input, std::span<const std::int32_t> rows,
+                              const TokenLogProbabilities& out, const StateSlots& states) {
+  const auto wanted = static_cast<std::int64_t>(rows.size());
+  out.check(wanted, model_.config().vocab_size);
+  run_blocks(input, false, states);
+  // The logits go to the host where more than the most likely token is asked for, and then not many at a time.
+  constexpr std::int64_t kHostRows = 256;
+  const std::int64_t block_rows = out.top > 1 ? std::min(kHostRows, plan_->head_rows) : plan_->head_rows;
+  for (std::int64_t begin = 0; begin < wanted; begin += block_rows) {
+    const std::int64_t count = std::min(block_rows, wanted - begin);
+    const auto part = rows.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
+    log_probabilities_.compute(logits_at(part), out.part(begin, count));
   }
 }
 
-}  // namespace
-
-void ModelRunner::next_tokens(const ModelInput& input, const NextTokens& out, const StateSlots& states) {
-  const std::int64_t vocabulary = model_.config().vocab_size;
-  const auto wanted = static_cast<std::int64_t>(out.rows.size());
-  const auto top = static_cast<std::size_t>(out.top);
-  require(out.top >= 1 && out.top <= vocabulary, "the {} most likely of {} tokens were asked for", out.top, vocabulary);
-  require(out.targets.size() == out.rows.size() && out.log_probability.size() == out.rows.size() &&
-              out.top_tokens.size() == out.rows.size() * top && out.top_log_probability.size() == out.top_tokens.size(),
-          "{} targets and {} places for {} rows", out.targets.size(), out.log_probability.size(), wanted);
-  run_blocks(input, false, states);
-  if (wanted == 0) return;
-  const TensorView normed = gathered(out.rows);
-  const std::span<const std::int32_t> targets = targets_(device_, out.targets);
-  // The logits go to the host only where more than the most likely token is asked for.
-  constexpr std::int64_t kHostRows = 256;
-  const std::int64_t block_rows = out.top > 1 ? std::min(kHostRows, plan_->head_rows) : plan_->head_rows;
-  const ConstTensorView head = model_.layout().head.matrix_in(weights_->get());
-  std::vector<float> host, column;
-  std::vector<std::int32_t> column_tokens;
-  for (std::int64_t begin = 0; begin < wanted; begin += block_rows) {
-    const std::int64_t count = std::min(block_rows, wanted - begin);
-    const auto first = static_cast<std::size_t>(begin);
-    const auto size = static_cast<std::size_t>(count);
-    const TensorView block = rows_of(plan_->head, 0, count);
-    linear_forward(device_, {rows_of(normed, begin, count), head, block, {}});
-    CrossEntropy args;
-    args.logits = block;
-    args.loss = plan_->losses_of(begin, count);
-    const auto ask = [&](std::span<const std::int32_t> tokens, std::span<float> log_probability) {
-      args.targets = tokens;
-      cross_entropy(device_, args);
-      download(device_, log_probability.data(), args.loss.data(), args.loss.size_bytes());
-      for (float& value : log_probability) value = -value;
-    };
-    args.best = plan_->best_of(begin, count);
-    ask(targets.subspan(first, size), out.log_probability.subspan(first, size));
-    if (top == 1) {
-      download(device_, out.top_tokens.data() + begin, args.best.data(), args.best.size_bytes());
-      const std::span<const std::int32_t> best = std::exchange(args.best, {});
-      ask(best, out.top_log_probability.subspan(first, size));
-      continue;
-    }
-    args.best = {};
-    host.resize(size * static_cast<std::size_t>(vocabulary));
-    download(device_, host.data(), block.data, host.size() * sizeof(float));
-    const std::span<std::int32_t> tokens = out.top_tokens.subspan(first * top, size * top);
-    largest_of_rows(host, vocabulary, out.top, tokens);
-    column.resize(size);
-    column_tokens.resize(size);
-    for (std::size_t k = 0; k < top; ++k) {
-      for (std::size_t row = 0; row < size; ++row) column_tokens[row] = tokens[row * top + k];
-      ask(top_(device_, column_tokens), column);
-      for (std::size_t row = 0; row < size; ++row) out.top_log_probability[(first + row) * top + k] = column[row];
-    }
-  }
+TensorView ModelRunner::logits_at(std::span<const std::int32_t> rows) {
+  const auto count = static_cast<std::int64_t>(rows.size());
+  require(plan_ != nullptr && count <= plan_->head_rows, "too many rows for one product");
+  const TensorView block = rows_of(plan_->head, 0, count);
+  linear_forward(device_, {gathered(rows), model_.layout().head.matrix_in(weights_->get()), block, {}});
+  return block;
 }
 
 double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const std::int32_t> targets,

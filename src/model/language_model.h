@@ -11,6 +11,7 @@
 #include "core/memory.h"
 #include "kernels/layers.h"
 #include "model/block.h"
+#include "model/log_probabilities.h"
 #include "model/model_states.h"
 #include "model/parameters.h"
 
@@ -70,17 +71,6 @@ struct ModelInput {
   std::span<const std::int64_t> offsets;
 };
 
-// What a model says about the tokens that follow some of an input's. All log-probabilities of a row come from one sum
-// in float32: equal tokens have equal ones, to the bit.
-struct NextTokens {
-  std::span<const std::int32_t> rows;     // the positions in the input, ascending
-  std::span<const std::int32_t> targets;  // the token after each; negative: not asked for, its log-probability is 0
-  std::int64_t top = 1;                   // how many of the most likely tokens, at least 1
-  std::span<float> log_probability;       // [rows], of the targets
-  std::span<std::int32_t> top_tokens;     // [rows, top], the most likely first; of equal ones the smaller id
-  std::span<float> top_log_probability;   // [rows, top]
-};
-
 // Sees what each block has computed, as soon as it has; the views are valid during the call.
 using BlockObserver = std::function<void(std::size_t layer, const BlockActivations&)>;
 
@@ -104,13 +94,18 @@ class ModelRunner {
   // prepare_steps says which states the rows continue (-1: a row without one, which counts for nothing), step_logits
   // reads the rows' tokens from device memory and leaves their logits [rows, vocabulary] there.
   void prepare_steps(const StateSlots& states);
-  [[nodiscard]] ConstTensorView step_logits(std::span<const std::int32_t> device_ids, const StateSlots& states);
+  [[nodiscard]] TensorView step_logits(std::span<const std::int32_t> device_ids, const StateSlots& states);
   // The loss of every token whose target is not negative (elsewhere 0); targets[n] is the token after ids[n]. `best`,
   // if not empty, receives the most likely next token of each.
   void losses(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> out,
               std::span<std::int32_t> best = {}, const StateSlots& states = {});
-  // What follows some of the tokens. Only they pass through the head, a bounded number of them at a time.
-  void next_tokens(const ModelInput& input, const NextTokens& out, const StateSlots& states = {});
+  // How likely the tokens are that follow those at `rows` (positions in the input, ascending). Only they pass through
+  // the head, a bounded number of them at a time.
+  void next_tokens(const ModelInput& input, std::span<const std::int32_t> rows, const TokenLogProbabilities& out,
+                   const StateSlots& states = {});
+  // The logits [rows, vocabulary] at such positions in the input of the last call that ran the blocks, at most as many
+  // as a step may have rows. They are in device memory and stay there until the next call.
+  [[nodiscard]] TensorView logits_at(std::span<const std::int32_t> rows);
   // Runs the blocks alone, for what happens inside them.
   void observe(const ModelInput& input, const BlockObserver& observer, const StateSlots& states = {});
   // The mean loss over targets that are not negative, adds its gradients to `gradients` in device memory. A batch in
@@ -159,13 +154,14 @@ class ModelRunner {
   bool recompute_;
   DeviceBuffer memory_;
   Workspace workspace_;
-  Uploaded<std::int32_t> ids_, targets_, picked_rows_, top_;
+  Uploaded<std::int32_t> ids_, targets_, picked_rows_;
   Uploaded<std::int64_t> offsets_, slots_;
   std::span<const std::int32_t> device_ids_;
   std::span<const std::int64_t> device_slots_;
   std::vector<std::int64_t> step_offsets_;
   Batch batch_;
   std::unique_ptr<ActivationPlan> plan_;
+  LogProbabilities log_probabilities_;
 };
 
 }  // namespace qdelta

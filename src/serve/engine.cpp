@@ -1,7 +1,6 @@
 #include "serve/engine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <utility>
 
@@ -10,9 +9,9 @@
 namespace qdelta::serve {
 namespace {
 
-// Tokens of prompts that are read between two steps: enough for matrix products to run well, so few that nobody waits
-// long for the next token.
-constexpr std::size_t kReadTokens = 512;
+// Tokens of prompts that are read between two steps: a whole piece of one, so few that nobody waits long for the next
+// token.
+constexpr std::size_t kReadTokens = kPromptPiece;
 
 constexpr const char* kNoNumber = "the model gives something that is not a number";
 
@@ -20,15 +19,12 @@ constexpr const char* kNoNumber = "the model gives something that is not a numbe
 
 Engine::Engine(const LanguageModel& model, const Tokenizer& tokenizer, const Device& device,
                const EngineOptions& options, Metrics& metrics)
-    : model_(model),
-      tokenizer_(tokenizer),
+    : tokenizer_(tokenizer),
       metrics_(metrics),
       max_queue_(static_cast<std::size_t>(options.max_queue)),
-      weights_(std::make_shared<DeviceWeights>(model, device)),
-      runner_(model, weights_, device, false),
       states_(model.config(), options.max_batch, device),
-      steps_(model, weights_, device, states_, options.max_batch),
-      rows_(static_cast<std::size_t>(options.max_batch)) {
+      decoder_(model, std::make_shared<DeviceWeights>(model, device), states_),
+      running_(static_cast<std::size_t>(options.max_batch)) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -64,15 +60,17 @@ bool Engine::drained(std::chrono::milliseconds patience) {
 }
 
 bool Engine::idle() const {
-  return std::all_of(rows_.begin(), rows_.end(), [](const auto& row) { return row == nullptr; });
+  return std::all_of(running_.begin(), running_.end(), [](const auto& running) { return running == nullptr; });
 }
 
 void Engine::run() {
   use_in_this_thread(states_.device());
   while (true) {
-    for (std::size_t slot = 0; slot < rows_.size(); ++slot) {
-      if (rows_[slot] == nullptr || (!rows_[slot]->done() && !rows_[slot]->job().abandoned())) continue;
-      if (!rows_[slot]->done()) ++metrics_.abandoned;
+    for (std::size_t slot = 0; slot < running_.size(); ++slot) {
+      if (running_[slot] == nullptr) continue;
+      const bool done = running_[slot]->sequence.done();
+      if (!done && !running_[slot]->job->abandoned()) continue;
+      if (!done) ++metrics_.abandoned;
       leave(slot);
     }
     {
@@ -88,10 +86,13 @@ void Engine::run() {
     try {
       admit();
       read_prompts();
+      send_updates();
       step();
+      send_updates();
     } catch (const std::exception& error) {
       // What broke is not known to be any one sequence's fault, and its states may be half written. A request that has
       // not begun is not touched, except the one that could not even begin.
+      send_updates();
       if (idle()) fail_waiting(error.what());
       fail_running(error.what());
     }
@@ -104,14 +105,19 @@ void Engine::admit() {
   const std::lock_guard lock(mutex_);
   if (!queue_.empty() && queue_.front()->abandoned()) started_ = 0;
   std::erase_if(queue_, [](const auto& job) { return job->abandoned(); });
-  for (std::size_t slot = 0; slot < rows_.size() && !queue_.empty(); ++slot) {
-    if (rows_[slot] != nullptr) continue;
+  for (std::size_t slot = 0; slot < running_.size() && !queue_.empty(); ++slot) {
+    if (running_[slot] != nullptr) continue;
     const std::shared_ptr<Job> job = queue_.front();
+    const SequenceRequest& request = job->sequences()[started_];
     states_.clear(static_cast<std::int64_t>(slot));
-    rows_[slot] = std::make_unique<Row>(job, started_, arrivals_++, tokenizer_);
+    running_[slot] = std::make_unique<Running>(Running{.job = job,
+                                                       .index = started_,
+                                                       .arrival = arrivals_++,
+                                                       .sequence = {tokenizer_, request.prompt, request.options}});
     ++metrics_.running;
-    metrics_.prompt_tokens += rows_[slot]->plan().prompt.size();
-    if (++started_ == job->plans().size()) {
+    decoder_.add(static_cast<std::int64_t>(slot), running_[slot]->sequence);
+    metrics_.prompt_tokens += request.prompt.size();
+    if (++started_ == job->sequences().size()) {
       queue_.pop_front();
       started_ = 0;
     }
@@ -120,97 +126,55 @@ void Engine::admit() {
 }
 
 void Engine::leave(std::size_t slot) {
-  rows_[slot].reset();
+  decoder_.remove(static_cast<std::int64_t>(slot));
+  running_[slot].reset();
   --metrics_.running;
 }
 
-// The sequence that came first and has something to read, with those in the places after it: the model takes several
+// The sequence that came first and has something to read, with those in the slots after it: the model takes several
 // that lie side by side.
 void Engine::read_prompts() {
   const auto reads = [&](std::size_t slot) {
-    return slot < rows_.size() && rows_[slot] != nullptr && !rows_[slot]->unread(kReadTokens).empty();
+    return slot < running_.size() && running_[slot] != nullptr && running_[slot]->sequence.reading();
   };
-  std::size_t first = rows_.size();
-  for (std::size_t slot = 0; slot < rows_.size(); ++slot) {
-    if (reads(slot) && (first == rows_.size() || rows_[slot]->arrival() < rows_[first]->arrival())) first = slot;
+  std::size_t first = running_.size();
+  for (std::size_t slot = 0; slot < running_.size(); ++slot) {
+    if (reads(slot) && (first == running_.size() || running_[slot]->arrival < running_[first]->arrival)) first = slot;
   }
-  if (first == rows_.size()) return;
-
-  std::vector<std::int32_t> ids, scored_rows, targets;
-  std::vector<std::int64_t> slots, offsets{0};
-  std::int64_t top = 1;
+  std::vector<std::int64_t> slots;
+  std::size_t tokens = 0;
   for (std::size_t slot = first; reads(slot); ++slot) {
-    const Row& row = *rows_[slot];
-    const std::span<const std::int32_t> part = row.unread(kReadTokens);
-    if (slot > first && ids.size() + part.size() > kReadTokens) break;
-    for (std::size_t i = 0; i < part.size(); ++i) {
-      if (row.plan().score_prompt) {
-        scored_rows.push_back(static_cast<std::int32_t>(ids.size()));
-        targets.push_back(row.after_unread(i));
-      }
-      ids.push_back(part[i]);
-    }
-    if (row.plan().score_prompt) top = std::max(top, row.plan().logprobs);
-    offsets.push_back(static_cast<std::int64_t>(ids.size()));
-    slots.push_back(static_cast<std::int64_t>(slot));
+    const auto index = static_cast<std::int64_t>(slot);
+    const PromptPiece piece = running_[slot]->sequence.next_piece(index);
+    tokens += piece.end - piece.begin;
+    if (slot > first && tokens > kReadTokens) break;
+    slots.push_back(index);
   }
-
-  const auto width = static_cast<std::size_t>(std::min(top, model_.config().vocab_size));
-  std::vector<float> log_probability(targets.size()), top_log_probability(targets.size() * width);
-  std::vector<std::int32_t> top_tokens(targets.size() * width);
-  runner_.next_tokens(
-      {ids, offsets},
-      {scored_rows, targets, static_cast<std::int64_t>(width), log_probability, top_tokens, top_log_probability},
-      {&states_, slots});
-
-  std::size_t at = 0;
-  for (std::size_t n = 0; n < slots.size(); ++n) {
-    Row& row = *rows_[first + n];
-    std::vector<ScoredToken> scores;
-    for (; at < targets.size() && scored_rows[at] < offsets[n + 1]; ++at) {
-      ScoredToken score{targets[at], log_probability[at], {}};
-      if (!std::isfinite(log_probability[at])) row.job().fail(kNoNumber);
-      const auto wanted = std::min(static_cast<std::size_t>(row.plan().logprobs), width);
-      for (std::size_t k = 0; k < wanted; ++k) {
-        score.top.push_back({top_tokens[at * width + k], top_log_probability[at * width + k]});
-      }
-      scores.push_back(std::move(score));
-    }
-    row.read(static_cast<std::size_t>(offsets[n + 1] - offsets[n]), std::move(scores));
-  }
+  decoder_.read(slots);
 }
 
-// One token of every sequence that has read its prompt.
 void Engine::step() {
-  std::vector<std::int32_t> ids;
-  std::vector<std::int64_t> slots;
-  for (std::size_t slot = 0; slot < rows_.size(); ++slot) {
-    const Row* row = rows_[slot].get();
-    if (row == nullptr || row->done() || !row->unread(1).empty()) continue;
-    ids.push_back(row->last());
-    slots.push_back(static_cast<std::int64_t>(slot));
-  }
-  if (ids.empty()) return;
-  const auto width = static_cast<std::size_t>(model_.config().vocab_size);
-  logits_.resize(ids.size() * width);
-  steps_.next(ids, slots, logits_);
-  ++metrics_.decode_steps;
-  metrics_.generated_tokens += ids.size();
-  for (std::size_t n = 0; n < slots.size(); ++n) {
-    Row& row = *rows_[static_cast<std::size_t>(slots[n])];
-    const std::span<const float> logits = std::span(logits_).subspan(n * width, width);
-    if (std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); })) {
-      row.advance(logits);
-    } else {
-      row.job().fail(kNoNumber);
+  if (decoder_.step() > 0) ++metrics_.decode_steps;
+}
+
+void Engine::send_updates() {
+  for (const std::unique_ptr<Running>& running : running_) {
+    if (running == nullptr) continue;
+    for (SequenceUpdate& update : running->sequence.take_updates()) {
+      metrics_.generated_tokens += update.generated.size();
+      if (update.end == EndReason::not_finite) {
+        running->job->fail(kNoNumber);
+      } else {
+        running->job->push({std::move(update), running->index});
+      }
     }
   }
 }
 
 void Engine::fail_running(const std::string& why) {
-  for (std::size_t slot = 0; slot < rows_.size(); ++slot) {
-    if (rows_[slot] == nullptr) continue;
-    if (!rows_[slot]->done()) rows_[slot]->job().fail(why);
+  for (std::size_t slot = 0; slot < running_.size(); ++slot) {
+    if (running_[slot] == nullptr) continue;
+    if (!running_[slot]->sequence.done()) running_[slot]->job->fail(why);
     leave(slot);
   }
 }

@@ -1,12 +1,8 @@
 // The one thread that runs the model, for all clients at once.
 //
-// It goes round: sequences whose clients have gone leave; waiting ones take the free places; some of the prompts are
-// read on; then every sequence that has read its prompt takes one step, all of them as one batch. A place is a slot in
-// a pool of recurrent states, so memory does not depend on how long anything is.
-//
-// A prompt is read up to its last token, in pieces of its own (so that the cuts do not depend on the company), and
-// scored on the way if asked for. The last token is the first step's: from there on a prompt and what was generated are
-// the same thing. Sampling is the host's, each sequence with random numbers of its own.
+// Each round sequences whose clients have gone leave, waiting ones take the free slots, some of the prompts are read
+// further, and every sequence that has read its prompt takes one step, all of them as one batch (infer/decoder.h). A
+// slot is one of a pool of recurrent states, so memory does not depend on how long anything is.
 #pragma once
 
 #include <chrono>
@@ -20,11 +16,10 @@
 #include <vector>
 
 #include "data/tokenizer.h"
-#include "infer/recorded_steps.h"
+#include "infer/decoder.h"
 #include "model/language_model.h"
 #include "serve/job.h"
 #include "serve/metrics.h"
-#include "serve/row.h"
 
 namespace qdelta::serve {
 
@@ -51,30 +46,36 @@ class Engine {
   [[nodiscard]] bool drained(std::chrono::milliseconds patience);
 
  private:
+  // A sequence while it is in the batch.
+  struct Running {
+    std::shared_ptr<Job> job;
+    std::size_t index = 0;  // of the job's sequences
+    std::uint64_t arrival = 0;
+    Sequence sequence;
+  };
+
   void run();
   void admit();
   void leave(std::size_t slot);
   void read_prompts();
   void step();
+  // Passes on what is new of the sequences.
+  void send_updates();
   // Whatever is in the batch, or waits, ends here.
   void fail_running(const std::string& why);
   void fail_waiting(const std::string& why);
   [[nodiscard]] bool idle() const;
 
-  const LanguageModel& model_;
   const Tokenizer& tokenizer_;
   Metrics& metrics_;
   const std::size_t max_queue_;
 
   // The engine's thread's own.
-  std::shared_ptr<const DeviceWeights> weights_;
-  ModelRunner runner_;  // reads prompts
   ModelStates states_;
-  RecordedSteps steps_;
-  std::vector<std::unique_ptr<Row>> rows_;  // by slot; null where it is free
-  std::size_t started_ = 0;                 // sequences of the first request in the queue that are in the batch
+  Decoder decoder_;
+  std::vector<std::unique_ptr<Running>> running_;  // by slot; null where it is free
+  std::size_t started_ = 0;                        // sequences of the first request in the queue that are in the batch
   std::uint64_t arrivals_ = 0;
-  std::vector<float> logits_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -12,46 +12,27 @@
 #include <utility>
 #include <vector>
 
-#include "infer/sampler.h"
-#include "infer/scoring.h"
+#include "infer/sequence.h"
 
 namespace qdelta::serve {
 
-// One sequence.
-struct SequencePlan {
+// What one sequence of a request is to do.
+struct SequenceRequest {
   std::vector<std::int32_t> prompt;  // not empty
-  SamplingOptions sampling;
-  std::uint64_t stream = 0;     // tells apart the samples of one prompt with the same seed
-  std::int64_t max_tokens = 0;  // 0: only the prompt's scores
-  std::int64_t logprobs = -1;   // so many of the most likely tokens with each token; -1: no scores
-  bool score_prompt = false;    // scores for the prompt's tokens too
-  std::vector<std::string> stop;
-  bool stop_at_eos = true;
+  GenerationOptions options;
 };
 
-// A token with its scores, where they were asked for and there are any: the first of all has none.
-struct ScoredToken {
-  std::int32_t token = 0;
-  std::optional<float> log_probability;
-  std::vector<TokenChance> top;  // the most likely first
-};
-
-enum class Finish { none, stop, length };
-
-// What has become of a sequence since the last one.
-struct Update {
+// What is new of one of them.
+struct Update : SequenceUpdate {
   std::size_t sequence = 0;
-  std::vector<ScoredToken> prompt;     // once, where asked for, before all else
-  std::vector<ScoredToken> generated;  // tokens, whether or not their text is certain yet
-  std::string text;
-  Finish finish = Finish::none;
 };
 
 class Job {
  public:
-  explicit Job(std::vector<SequencePlan> plans) : plans_(std::move(plans)), unfinished_(plans_.size()) {}
+  explicit Job(std::vector<SequenceRequest> sequences)
+      : sequences_(std::move(sequences)), unfinished_(sequences_.size()) {}
 
-  [[nodiscard]] const std::vector<SequencePlan>& plans() const { return plans_; }
+  [[nodiscard]] const std::vector<SequenceRequest>& sequences() const { return sequences_; }
 
   // For the client's side. An update, if one comes in time; none either once `ended`.
   [[nodiscard]] std::optional<Update> next(std::chrono::milliseconds patience) {
@@ -85,7 +66,7 @@ class Job {
   }
   void push(Update update) {
     const std::lock_guard lock(mutex_);
-    if (update.finish != Finish::none) --unfinished_;
+    if (update.end != EndReason::none) --unfinished_;
     updates_.push_back(std::move(update));
     changed_.notify_all();
   }
@@ -98,7 +79,7 @@ class Job {
  private:
   [[nodiscard]] bool over() const { return unfinished_ == 0 || !failure_.empty(); }
 
-  const std::vector<SequencePlan> plans_;
+  const std::vector<SequenceRequest> sequences_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Update> updates_;

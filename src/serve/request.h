@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "infer/sampler.h"
+#include "kernels/sampling.h"
 
 namespace qdelta::serve {
 

@@ -23,7 +23,7 @@ std::size_t characters(std::string_view text) {
 std::string event(const json& data) { return "data: " + dump(data) + "\n\n"; }
 
 Answer::Answer(const Tokenizer& tokenizer, const TokenText& token_text, const CompletionRequest& request,
-               std::span<const SequencePlan> plans, std::string id, std::int64_t created, std::string model)
+               std::span<const SequenceRequest> sequences, std::string id, std::int64_t created, std::string model)
     : token_text_(token_text),
       scored_(request.logprobs.has_value()),
       stream_usage_(request.stream_usage),
@@ -31,11 +31,11 @@ Answer::Answer(const Tokenizer& tokenizer, const TokenText& token_text, const Co
       model_(std::move(model)),
       created_(created) {
   const auto n = static_cast<std::size_t>(request.n);
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    const std::vector<std::int32_t>& prompt = plans[i].prompt;
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const std::vector<std::int32_t>& prompt = sequences[i].prompt;
     if (i % n == 0) prompt_tokens_ += static_cast<std::int64_t>(prompt.size());
     Sequence sequence{
-        request.echo ? TokenStream(tokenizer) : stream_behind(tokenizer, prompt), "", 0, {}, Finish::none};
+        request.echo ? TokenStream(tokenizer) : stream_behind(tokenizer, prompt), "", 0, {}, EndReason::none};
     if (request.echo) {
       const auto* text = std::get_if<std::string>(&request.prompts[i / n]);
       sequence.text = text != nullptr ? *text : tokenizer.decode(prompt);
@@ -79,7 +79,7 @@ Answer::Sequence& Answer::take(Update update) {
   }
   completion_tokens_ += static_cast<std::int64_t>(update.generated.size());
   sequence.text += update.text;
-  sequence.finish = update.finish;
+  sequence.end = update.end;
   return sequence;
 }
 
@@ -92,8 +92,8 @@ json Answer::choice(std::size_t index, const Sequence& sequence) const {
               {"text_offset", sequence.scores.text_offset}};
   }
   json finish = nullptr;
-  if (sequence.finish == Finish::stop) finish = "stop";
-  if (sequence.finish == Finish::length) finish = "length";
+  if (sequence.end == EndReason::eos || sequence.end == EndReason::stop_string) finish = "stop";
+  if (sequence.end == EndReason::length) finish = "length";
   return {{"index", index}, {"text", sequence.text}, {"logprobs", scores}, {"finish_reason", finish}};
 }
 
@@ -125,7 +125,7 @@ std::string Answer::events(Update update) {
   const std::size_t index = update.sequence;
   Sequence& sequence = take(std::move(update));
   // Held back text without scores is nothing to tell.
-  if (sequence.text.empty() && sequence.scores.tokens.empty() && sequence.finish == Finish::none) return "";
+  if (sequence.text.empty() && sequence.scores.tokens.empty() && sequence.end == EndReason::none) return "";
   std::string out = event(object(json::array({choice(index, sequence)})));
   sequence.text.clear();
   sequence.scores = {};

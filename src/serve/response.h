@@ -20,7 +20,7 @@ namespace qdelta::serve {
 class Answer {
  public:
   Answer(const Tokenizer& tokenizer, const TokenText& token_text, const CompletionRequest& request,
-         std::span<const SequencePlan> plans, std::string id, std::int64_t created, std::string model);
+         std::span<const SequenceRequest> sequences, std::string id, std::int64_t created, std::string model);
 
   // For an answer in one piece.
   void add(Update update);
@@ -42,7 +42,7 @@ class Answer {
     std::string text;    // at first the prompt's, where it is echoed
     std::size_t offset = 0;
     Scores scores;
-    Finish finish = Finish::none;
+    EndReason end = EndReason::none;
   };
   // Takes an update in: its text and scores are appended to the sequence's.
   Sequence& take(Update update);

@@ -247,26 +247,26 @@ class Server::Implementation {
   }
 
   // What the sequences of a request are to do.
-  [[nodiscard]] std::vector<SequencePlan> plans_of(const CompletionRequest& request) const {
+  [[nodiscard]] std::vector<SequenceRequest> sequences_of(const CompletionRequest& request) const {
     std::random_device entropy;
-    std::vector<SequencePlan> plans;
+    std::vector<SequenceRequest> sequences;
     std::int64_t tokens = 0;
     for (const Prompt& prompt : request.prompts) {
-      SequencePlan plan;
+      SequenceRequest sequence;
       if (const auto* text = std::get_if<std::string>(&prompt)) {
-        plan.prompt = encode_prompt(tokenizer_, *text, request.add_special_tokens);
-        if (plan.prompt.empty())
+        sequence.prompt = encode_prompt(tokenizer_, *text, request.add_special_tokens);
+        if (sequence.prompt.empty())
           throw ApiError(400, "prompt is empty, and no begin-of-text token stands before it", "prompt");
       } else {
-        plan.prompt = std::get<std::vector<std::int32_t>>(prompt);
+        sequence.prompt = std::get<std::vector<std::int32_t>>(prompt);
       }
-      if (static_cast<std::int64_t>(plan.prompt.size()) > options_.limits.max_prompt) {
+      if (static_cast<std::int64_t>(sequence.prompt.size()) > options_.limits.max_prompt) {
         throw ApiError(400,
-                       fmt::format("prompt has {} tokens, and this server takes at most {}", plan.prompt.size(),
+                       fmt::format("prompt has {} tokens, and this server takes at most {}", sequence.prompt.size(),
                                    options_.limits.max_prompt),
                        "prompt");
       }
-      tokens += static_cast<std::int64_t>(plan.prompt.size()) * request.n;
+      tokens += static_cast<std::int64_t>(sequence.prompt.size()) * request.n;
       if (tokens > options_.limits.max_request) {
         throw ApiError(400,
                        fmt::format("the prompts, times n, have more than {} tokens, which is all that this server "
@@ -274,27 +274,27 @@ class Server::Implementation {
                                    options_.limits.max_request),
                        "prompt");
       }
-      plan.sampling = request.sampling;
-      plan.max_tokens = request.max_tokens;
-      plan.logprobs = request.logprobs.value_or(-1);
-      plan.score_prompt = request.echo && request.logprobs;
-      plan.stop = request.stop;
-      plan.stop_at_eos = !request.ignore_eos;
+      sequence.options = {.sampling = request.sampling,
+                          .max_tokens = request.max_tokens,
+                          .stop = request.stop,
+                          .stop_at_eos = !request.ignore_eos,
+                          .logprobs = request.logprobs.value_or(-1),
+                          .score_prompt = request.echo && request.logprobs};
       for (std::int64_t sample = 0; sample < request.n; ++sample) {
-        if (!request.seeded) plan.sampling.seed = (std::uint64_t{entropy()} << 32U) | entropy();
-        plan.stream = static_cast<std::uint64_t>(sample);
-        plans.push_back(plan);
+        if (!request.seeded) sequence.options.sampling.seed = (std::uint64_t{entropy()} << 32U) | entropy();
+        sequence.options.stream = static_cast<std::uint64_t>(sample);
+        sequences.push_back(sequence);
       }
     }
-    return plans;
+    return sequences;
   }
 
   void complete(const std::string& body, Response& response, Clock::time_point begin) {
     const CompletionRequest request = parse_completion(body, options_.limits);
-    const auto job = std::make_shared<Job>(plans_of(request));
+    const auto job = std::make_shared<Job>(sequences_of(request));
     const std::string id = fmt::format("cmpl-{}-{}", started_, ++requests_);
-    const auto reply = std::make_shared<Answer>(tokenizer_, token_text_, request, job->plans(), id, std::time(nullptr),
-                                                options_.model_name);
+    const auto reply = std::make_shared<Answer>(tokenizer_, token_text_, request, job->sequences(), id,
+                                                std::time(nullptr), options_.model_name);
     switch (engine_.submit(job)) {
       case Engine::Admission::full:
         response.set_header("Retry-After", "1");

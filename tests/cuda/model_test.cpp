@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cuda/device.h"
+#include "infer/decode_step_case.h"
 #include "infer/generating_case.h"
-#include "infer/stepping_case.h"
 #include "kernels/device.h"
 #include "mixers.h"
 #include "model/golden_model.h"
@@ -186,17 +186,17 @@ TEST_F(ModelOnGpu, GreedyTextIsThatOfTheCpuAloneAndInABatch) {
     const auto model = speaking_model(speaking_config(mixer));
     const std::vector<std::vector<std::int32_t>> prompts{bytes_of("once upon a time"), bytes_of("a"), bytes_of("zoo")};
     const auto texts_on = [&](const Device& where, bool together) {
-      Generator generator(*model, tokenizer, where);
       ModelStates states(model->config(), 3, where);
+      Generator generator(*model, tokenizer, states);
       std::vector<std::string> texts;
       if (together) {
-        for (const Generated& each : generator.generate(prompts, greedy(40), states, {0, 1, 2})) {
+        for (const Generated& each : generator.generate(prompts, greedy(40), {0, 1, 2})) {
           texts.push_back(each.text);
         }
         return texts;
       }
       for (std::size_t i = 0; i < prompts.size(); ++i) {
-        texts.push_back(generator.generate({prompts[i]}, greedy(40), states, {static_cast<std::int64_t>(i)})[0].text);
+        texts.push_back(generator.generate({prompts[i]}, greedy(40), {static_cast<std::int64_t>(i)})[0].text);
       }
       return texts;
     };
@@ -210,19 +210,19 @@ TEST_F(ModelOnGpu, SampledTextRepeatsWithItsSeed) {
   const ByteTokenizer tokenizer;
   const auto model = speaking_model(speaking_config());
   const auto text_of = [&](std::uint64_t seed) {
-    Generator generator(*model, tokenizer, device(DType::bf16));
     ModelStates states(model->config(), 1, device(DType::bf16));
+    Generator generator(*model, tokenizer, states);
     GenerationOptions options = greedy(60);
     options.sampling.temperature = 1;
     options.sampling.top_p = 0.9F;
     options.sampling.seed = seed;
-    return generator.generate({bytes_of("once upon a time")}, options, states, {0})[0].text;
+    return generator.generate({bytes_of("once upon a time")}, options, {0})[0].text;
   };
   EXPECT_EQ(text_of(1), text_of(1));
   EXPECT_NE(text_of(1), text_of(2));
 }
 
-TEST_F(ModelOnGpu, RecordedStepsGiveEachSequenceWhatItGetsAlone) {
+TEST_F(ModelOnGpu, DecodeStepsGiveEachSequenceWhatItGetsAlone) {
   for (const char* mixer : {"q_delta", "linear", "mamba"}) {
     SCOPED_TRACE(mixer);
     expect_steps_as_alone(device(DType::f32), mixer, 1e-5);
@@ -234,14 +234,14 @@ TEST_F(ModelOnGpu, SampledTextDoesNotDependOnTheOthers) {
   const ByteTokenizer tokenizer;
   const auto model = speaking_model(speaking_config());
   const auto texts = [&](const std::vector<std::string>& stop) {
-    Generator generator(*model, tokenizer, device(DType::bf16));
     ModelStates states(model->config(), 2, device(DType::bf16));
+    Generator generator(*model, tokenizer, states);
     GenerationOptions options = greedy(60);
     options.sampling.temperature = 1;
     options.sampling.seed = 5;
     options.stop = stop;
     std::vector<std::string> out;
-    for (const Generated& each : generator.generate({bytes_of("once"), bytes_of("upon")}, options, states, {0, 1})) {
+    for (const Generated& each : generator.generate({bytes_of("once"), bytes_of("upon")}, options, {0, 1})) {
       out.push_back(each.text);
     }
     return out;
@@ -257,9 +257,9 @@ TEST_F(ModelOnGpu, GenerationRefusesWhatIsNoNumber) {
   const auto model = speaking_model(speaking_config());
   const std::vector<std::int32_t> prompt = bytes_of("ZYX");
   const auto generate = [&](std::int64_t tokens) {
-    Generator generator(*model, tokenizer, device(DType::bf16));
     ModelStates states(model->config(), 1, device(DType::bf16));
-    return generator.generate({prompt}, greedy(tokens), states, {0})[0];
+    Generator generator(*model, tokenizer, states);
+    return generator.generate({prompt}, greedy(tokens), {0})[0];
   };
   const std::int32_t first = generate(1).tokens[0];
   model->parameters()[static_cast<std::size_t>(model->layout().embeddings.offset +

@@ -8,7 +8,6 @@
 #include <set>
 
 #include "cuda/recurrence_on_gpu.h"
-#include "infer/sampler.h"
 #include "kernels/cuda/layers.h"
 
 namespace qdelta::testing {
@@ -159,22 +158,24 @@ struct Drawn {
   std::vector<std::uint32_t> seen;
 };
 
-Drawn draw(const Tensor& logits, const SamplingOptions& options, std::vector<std::uint64_t> draws,
-           const std::vector<std::uint32_t>& seen = {}, const Placement& place = {}) {
+// Row r has stream r, and the same options as the others.
+Drawn draw(const Tensor& logits, const SamplingOptions& options, const std::vector<std::uint64_t>& draws,
+           std::vector<std::uint32_t> seen = {}, const Placement& place = {}) {
   const auto rows = static_cast<std::size_t>(logits.shape()[0]);
-  if (draws.empty()) draws.resize(rows);
+  std::vector<SamplingState> states(rows);
+  for (std::size_t row = 0; row < rows; ++row) {
+    states[row] = {.options = options, .stream = row, .draws = draws.empty() ? 0 : draws[row]};
+  }
+  seen.resize(rows * static_cast<std::size_t>(seen_words(logits.shape()[1])));
   const DeviceTensor dev(logits, place);
   const DeviceVector<std::int32_t> tokens(std::vector<std::int32_t>(rows, -7));
-  const DeviceVector<std::uint64_t> dev_draws(draws);
+  const DeviceVector<SamplingState> dev_states(states);
   const DeviceVector<std::uint32_t> dev_seen(seen);
-  cuda::Sample args;
-  args.logits = dev.view();
-  args.tokens = tokens.span();
-  args.options = options;
-  args.draws = dev_draws.span();
-  args.seen = dev_seen.span();
-  cuda::sample(device_context(), args);
-  return {tokens.values(), dev_draws.values(), dev_seen.values()};
+  cuda::sample(device_context(),
+               {.logits = dev.view(), .states = dev_states.span(), .seen = dev_seen.span(), .tokens = tokens.span()});
+  Drawn drawn{.tokens = tokens.values(), .draws = {}, .seen = dev_seen.values()};
+  for (const SamplingState& state : dev_states.values()) drawn.draws.push_back(state.draws);
+  return drawn;
 }
 
 // What the CPU's sampler draws from: the probability of every token.
@@ -302,6 +303,52 @@ TEST(CudaSample, CutsOfLargeVocabularies) {
       }
     }
   }
+}
+
+// Rows with options of their own, in slots in any order, with a row that has none between them.
+TEST(CudaSample, ARowDoesNotDependOnTheOthers) {
+  QDELTA_NEEDS_DEVICE();
+  constexpr std::int64_t kVocabulary = 5000;
+  const std::vector<SamplingState> states{
+      {.options = {.temperature = 1}, .stream = 0},
+      {.options = {.temperature = 0}, .stream = 1},
+      {.options = {.temperature = 1, .top_k = 40}, .stream = 2},
+      {.options = {.temperature = 0.7F, .top_p = 0.7F, .seed = 9}, .stream = 2, .draws = 3},
+      {.options = {.temperature = 1, .min_p = 0.02F, .repetition_penalty = 1.8F}, .stream = 3}};
+  const auto words = static_cast<std::size_t>(seen_words(kVocabulary));
+  Random random(84);
+  const Tensor logits = random_tensor(random, DType::f32, {5, kVocabulary}, -4, 4);
+  std::vector<std::int32_t> alone;
+  for (std::size_t slot = 0; slot < states.size(); ++slot) {
+    Tensor row(DType::f32, {1, kVocabulary});
+    std::memcpy(row.data(), logits.data() + slot * row.bytes(), row.bytes());
+    const DeviceTensor dev(row, {});
+    const DeviceVector<SamplingState> state({states[slot]});
+    const DeviceVector<std::uint32_t> seen(std::vector<std::uint32_t>(words, 0xF0F0U));
+    const DeviceVector<std::int32_t> token(std::vector<std::int32_t>{-7});
+    cuda::sample(device_context(),
+                 {.logits = dev.view(), .states = state.span(), .seen = seen.span(), .tokens = token.span()});
+    alone.push_back(token.values()[0]);
+    EXPECT_EQ(state.values()[0].draws, states[slot].draws + 1);
+  }
+  const std::vector<std::int64_t> slots{4, 2, -1, 0, 1, 3, 17};
+  Tensor batch(DType::f32, {7, kVocabulary});
+  for (std::size_t row = 0; row < slots.size(); ++row) {
+    const std::size_t bytes = batch.bytes() / slots.size();
+    const auto from = slots[row] < 0 || slots[row] > 4 ? std::size_t{0} : static_cast<std::size_t>(slots[row]);
+    std::memcpy(batch.data() + row * bytes, logits.data() + from * bytes, bytes);
+  }
+  const DeviceTensor dev(batch, {});
+  const DeviceVector<SamplingState> dev_states(states);
+  const DeviceVector<std::int64_t> dev_slots(slots);
+  const DeviceVector<std::uint32_t> seen(std::vector<std::uint32_t>(words * states.size(), 0xF0F0U));
+  const DeviceVector<std::int32_t> tokens(std::vector<std::int32_t>(slots.size(), -7));
+  cuda::sample(device_context(), {.logits = dev.view(),
+                                  .slots = dev_slots.span(),
+                                  .states = dev_states.span(),
+                                  .seen = seen.span(),
+                                  .tokens = tokens.span()});
+  EXPECT_EQ(tokens.values(), (std::vector<std::int32_t>{alone[4], alone[2], -7, alone[0], alone[1], alone[3], -7}));
 }
 
 TEST(CudaSample, RepetitionPenalty) {

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
 #include "cli/cli_testing.h"
 #include "generating_case.h"
@@ -24,12 +26,12 @@ const std::string kText =
 class Generating : public ::testing::TestWithParam<std::string> {
  protected:
   [[nodiscard]] Generated generate(const Ids& prompt, const GenerationOptions& options) const {
-    ModelStates states(model_->config(), 1);
+    ModelStates states(model_->config(), 1, {1});
     return generate(prompt, options, states);
   }
   [[nodiscard]] Generated generate(const Ids& prompt, const GenerationOptions& options, ModelStates& states) const {
-    Generator generator(*model_, tokenizer_, {1});
-    return generator.generate({prompt}, options, states, {0}).front();
+    Generator generator(*model_, tokenizer_, states);
+    return generator.generate({prompt}, options, {0}).front();
   }
 
   std::unique_ptr<LanguageModel> model_ = speaking_model(speaking_config(GetParam()));
@@ -40,20 +42,20 @@ TEST_P(Generating, ASplitPromptIsTheWholePrompt) {
   const Ids whole = bytes_of(kText);
   const Generated expected = generate(whole, greedy(24));
   EXPECT_EQ(expected.tokens.size(), 24U);
-  EXPECT_EQ(expected.end, Generated::End::length);
+  EXPECT_EQ(expected.end, EndReason::length);
   const TemporaryFolder folder;
   // Within and at the ends of the chunks that the prompt is worked on in.
   for (const std::size_t at : {std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{100}, whole.size() - 1}) {
     const auto middle = whole.begin() + static_cast<std::ptrdiff_t>(at);
-    ModelStates states(model_->config(), 1);
-    Generator generator(*model_, tokenizer_, {1});
-    static_cast<void>(generator.read(Ids(whole.begin(), middle), states, 0));
+    ModelStates states(model_->config(), 1, {1});
+    Generator generator(*model_, tokenizer_, states);
+    static_cast<void>(generator.read(Ids(whole.begin(), middle), 0));
     save_state(folder.file("state"), *model_, states, 0, {.tokens = static_cast<std::int64_t>(at)});
     // Into another place of another pool, as another process would.
-    ModelStates loaded(model_->config(), 3);
+    ModelStates loaded(model_->config(), 3, {1});
     EXPECT_EQ(load_state(folder.file("state"), *model_, loaded, 1).tokens, static_cast<std::int64_t>(at));
-    Generator later(*model_, tokenizer_, {1});
-    const Generated got = later.generate({Ids(middle, whole.end())}, greedy(24), loaded, {1}).front();
+    Generator later(*model_, tokenizer_, loaded);
+    const Generated got = later.generate({Ids(middle, whole.end())}, greedy(24), {1}).front();
     EXPECT_EQ(got.tokens, expected.tokens) << "split at " << at;
     EXPECT_EQ(got.text, expected.text);
   }
@@ -63,9 +65,9 @@ TEST_P(Generating, PromptsLongerThanAReadingAreReadToTheirEnd) {
   std::string text;
   while (text.size() < 1300) text += kText;
   const Ids whole = bytes_of(text);
-  ModelStates states(model_->config(), 1);
-  Generator generator(*model_, tokenizer_, {1});
-  const std::vector<float> got = generator.read(whole, states, 0);
+  ModelStates states(model_->config(), 1, {1});
+  Generator generator(*model_, tokenizer_, states);
+  const std::vector<float> got = generator.read(whole, 0);
   EXPECT_EQ(generator.speed().prompt_tokens, static_cast<std::int64_t>(whole.size()));
   ModelRunner runner(*model_, {1});
   Tensor logits(DType::f32, {1, 258});
@@ -80,11 +82,11 @@ TEST_P(Generating, SeveralPromptsInOneBatchGiveWhatEachGivesAlone) {
   std::vector<Ids> prompts;
   for (const std::string& text : texts) prompts.push_back(bytes_of(text));
   GenerationOptions options = greedy(20);
-  ModelStates states(model_->config(), 6);
-  Generator generator(*model_, tokenizer_, {2});
+  ModelStates states(model_->config(), 6, {2});
+  Generator generator(*model_, tokenizer_, states);
   std::vector<std::string> pieces(prompts.size());
   const std::vector<Generated> together = generator.generate(
-      prompts, options, states, {5, 0, 3, 1}, [&](std::size_t i, const std::string& piece) { pieces[i] += piece; });
+      prompts, options, {5, 0, 3, 1}, [&](std::size_t i, const std::string& piece) { pieces[i] += piece; });
   ASSERT_EQ(together.size(), prompts.size());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const Generated alone = generate(prompts[i], options);
@@ -101,10 +103,10 @@ TEST_P(Generating, AStopInOneSequenceLeavesTheOthersAlone) {
   const Generated second = generate(prompts[1], greedy(20));
   GenerationOptions options = greedy(20);
   options.stop = {first.text.substr(4, 6)};
-  ModelStates states(model_->config(), 2);
-  Generator generator(*model_, tokenizer_, {1});
-  const std::vector<Generated> got = generator.generate(prompts, options, states, {0, 1});
-  EXPECT_EQ(got[0].end, Generated::End::stop);
+  ModelStates states(model_->config(), 2, {1});
+  Generator generator(*model_, tokenizer_, states);
+  const std::vector<Generated> got = generator.generate(prompts, options, {0, 1});
+  EXPECT_EQ(got[0].end, EndReason::stop_string);
   EXPECT_EQ(got[0].text, first.text.substr(0, first.text.find(options.stop[0])));
   const std::size_t at = second.text.find(options.stop[0]);
   EXPECT_EQ(got[1].text, second.text.substr(0, at));
@@ -114,24 +116,25 @@ TEST_P(Generating, AStopInOneSequenceLeavesTheOthersAlone) {
 TEST_P(Generating, GoesOnWhereItStopped) {
   const Ids prompt = bytes_of("The river");
   const Generated whole = generate(prompt, greedy(16));
-  ModelStates states(model_->config(), 1);
+  ModelStates states(model_->config(), 1, {1});
   const Generated first = generate(prompt, greedy(7), states);
   const Generated second = generate({first.tokens.back()}, greedy(9), states);
   EXPECT_EQ(first.text + second.text, whole.text);
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixers, Generating,
-                         ::testing::ValuesIn(quick() ? std::vector<std::string>{"q_delta", "mamba", kHybrid} : all_mixers()),
+                         ::testing::ValuesIn(quick() ? std::vector<std::string>{"q_delta", "mamba", kHybrid}
+                                                     : all_mixers()),
                          mixer_test_name);
 
 class Ending : public ::testing::Test {
  protected:
   Generated generate(const GenerationOptions& options) {
-    ModelStates states(model_->config(), 1);
-    Generator generator(*model_, tokenizer_, {1});
+    ModelStates states(model_->config(), 1, {1});
+    Generator generator(*model_, tokenizer_, states);
     streamed_.clear();
     return generator
-        .generate({bytes_of(kText)}, options, states, {0},
+        .generate({bytes_of(kText)}, options, {0},
                   [&](std::size_t, const std::string& piece) { streamed_.push_back(piece); })
         .front();
   }
@@ -151,7 +154,7 @@ TEST_F(Ending, WithTheLength) {
     const Generated got = generate(greedy(tokens));
     EXPECT_EQ(got.tokens.size(), static_cast<std::size_t>(tokens));
     EXPECT_EQ(got.text.size(), static_cast<std::size_t>(tokens));
-    EXPECT_EQ(got.end, Generated::End::length);
+    EXPECT_EQ(got.end, EndReason::length);
     EXPECT_EQ(streamed(), got.text);
   }
 }
@@ -163,7 +166,7 @@ TEST_F(Ending, AStopStringIsLeftOutAndNoPartOfItIsShown) {
     options.stop = {"0", whole.substr(at, 5)};
     const std::string expected = whole.substr(0, whole.find(options.stop[1]));
     const Generated got = generate(options);
-    EXPECT_EQ(got.end, Generated::End::stop);
+    EXPECT_EQ(got.end, EndReason::stop_string);
     EXPECT_EQ(got.text, expected);
     EXPECT_EQ(streamed(), expected);
     EXPECT_EQ(got.tokens.size(), expected.size() + 5);  // they were generated all the same
@@ -175,7 +178,7 @@ TEST_F(Ending, WhatOnlyBeganAStopStringIsShown) {
   GenerationOptions options = greedy(20);
   options.stop = {whole.substr(15) + "!", whole.substr(3, 4) + "!"};
   const Generated got = generate(options);
-  EXPECT_EQ(got.end, Generated::End::length);
+  EXPECT_EQ(got.end, EndReason::length);
   EXPECT_EQ(got.text, whole);
   EXPECT_EQ(streamed(), whole);
 }
@@ -200,7 +203,7 @@ TEST_F(Ending, TheEndOfTextEndsIt) {
   const std::int32_t eos = tokenizer_.eos().value();
   for (std::size_t i = 0; i < width; ++i) row(eos)[i] = row(letter)[i] * 1.01F;
   const Generated got = generate(greedy(8));
-  EXPECT_EQ(got.end, Generated::End::eos);
+  EXPECT_EQ(got.end, EndReason::eos);
   EXPECT_EQ(got.text, whole.text.substr(0, first));
   EXPECT_EQ(got.tokens.back(), eos);
   GenerationOptions on = greedy(8);
@@ -209,10 +212,10 @@ TEST_F(Ending, TheEndOfTextEndsIt) {
 }
 
 TEST_F(Ending, TheListenerMayStopIt) {
-  ModelStates states(model_->config(), 1);
-  Generator generator(*model_, tokenizer_, {1});
+  ModelStates states(model_->config(), 1, {1});
+  Generator generator(*model_, tokenizer_, states);
   int pieces = 0;
-  EXPECT_THROW(generator.generate({bytes_of("a")}, greedy(20), states, {0},
+  EXPECT_THROW(generator.generate({bytes_of("a")}, greedy(20), {0},
                                   [&](std::size_t, const std::string&) {
                                     if (++pieces == 3) throw std::runtime_error("enough");
                                   }),
@@ -248,10 +251,10 @@ TEST_F(Ending, ThePenaltyAppliesToThePromptAndToWhatWasSaid) {
   options.sampling.repetition_penalty = 1.5F;
   const Generated got = generate(options);
   EXPECT_NE(got.tokens, plain.tokens);
-  ModelStates states(model_->config(), 1);
-  Generator generator(*model_, tokenizer_, {1});
+  ModelStates states(model_->config(), 1, {1});
+  Generator generator(*model_, tokenizer_, states);
   Ids said;
-  std::vector<float> logits = generator.read(bytes_of(kText), states, 0);
+  std::vector<float> logits = generator.read(bytes_of(kText), 0);
   while (said.size() < 26) {
     Ids seen = bytes_of(kText);
     seen.insert(seen.end(), said.begin(), said.end());
@@ -260,24 +263,54 @@ TEST_F(Ending, ThePenaltyAppliesToThePromptAndToWhatWasSaid) {
       logit = logit > 0 ? logit / 1.5F : logit * 1.5F;
     }
     said.push_back(static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin()));
-    logits = generator.read(Ids{said.back()}, states, 0);
+    logits = generator.read(Ids{said.back()}, 0);
   }
   EXPECT_EQ(got.tokens, said);
 }
 
+// From the prompt's logits, and from those of a step.
+TEST_F(Ending, RefusesWhatIsNoNumber) {
+  const std::int32_t first = generate(greedy(1)).tokens[0];
+  const auto width = static_cast<std::size_t>(model_->config().hidden_size);
+  const auto embedding = [&](std::int32_t id) -> float& {
+    return model_->parameters()[static_cast<std::size_t>(model_->layout().embeddings.offset) +
+                                static_cast<std::size_t>(id) * width];
+  };
+  for (const float temperature : {0.0F, 1.0F}) {
+    GenerationOptions options = greedy(5);
+    options.sampling.temperature = temperature;
+    for (const std::int32_t token : {first, std::int32_t{'T'}}) {
+      if (temperature > 0 && token == first) continue;  // what is drawn there is another token
+      const float before = std::exchange(embedding(token), NAN);
+      expect_error(Status::corrupt, {"no number", "not finite"}, [&] { return generate(options); });
+      embedding(token) = before;
+    }
+  }
+}
+
+// The decoder is left empty by one that was stopped.
+TEST_F(Ending, ASlotIsFreeAfterwards) {
+  ModelStates states(model_->config(), 1, {1});
+  Generator generator(*model_, tokenizer_, states);
+  EXPECT_THROW(generator.generate({bytes_of("a")}, greedy(20), {0},
+                                  [](std::size_t, const std::string&) { throw std::runtime_error("enough"); }),
+               std::runtime_error);
+  states.clear(0);
+  EXPECT_EQ(generator.generate({bytes_of(kText)}, greedy(9), {0})[0].text, generate(greedy(9)).text);
+}
+
 TEST_F(Ending, WhatCannotBeIsRefused) {
-  ModelStates states(model_->config(), 1);
-  Generator generator(*model_, tokenizer_, {1});
-  expect_error(Status::invalid_argument, {"no tokens"},
-               [&] { return generator.generate({Ids{}}, greedy(1), states, {0}); });
+  ModelStates states(model_->config(), 1, {1});
+  Generator generator(*model_, tokenizer_, states);
+  expect_error(Status::invalid_argument, {"no tokens"}, [&] { return generator.generate({Ids{}}, greedy(1), {0}); });
   expect_error(Status::invalid_argument, {"max-tokens", "0"},
-               [&] { return generator.generate({Ids{1}}, greedy(0), states, {0}); });
+               [&] { return generator.generate({Ids{1}}, greedy(0), {0}); });
   expect_error(Status::invalid_argument, {"2 prompts", "1 states"}, [&] {
-    return generator.generate({Ids{1}, Ids{2}}, greedy(1), states, {0});
+    return generator.generate({Ids{1}, Ids{2}}, greedy(1), {0});
   });
   GenerationOptions options = greedy(1);
   options.sampling.top_p = 0;
-  expect_error(Status::invalid_argument, {"top-p"}, [&] { return generator.generate({Ids{1}}, options, states, {0}); });
+  expect_error(Status::invalid_argument, {"top-p"}, [&] { return generator.generate({Ids{1}}, options, {0}); });
 }
 
 }  // namespace

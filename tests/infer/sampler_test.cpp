@@ -24,10 +24,30 @@ std::vector<float> logits() {
   return values;
 }
 
+// A sequence of its own, which is shown the tokens seen anew each time.
+class OneSequence {
+ public:
+  OneSequence(const SamplingOptions& options, std::uint64_t stream) : state_{.options = options, .stream = stream} {}
+
+  std::int32_t next(std::vector<float> logits, std::span<const std::int32_t> seen) {
+    const auto width = static_cast<std::int64_t>(logits.size());
+    Sampler sampler({1}, 1, width);
+    sampler.start(0, state_, seen);
+    const std::vector<std::int64_t> slots{0};
+    std::vector<std::int32_t> tokens{-7};
+    sampler.sample({reinterpret_cast<std::byte*>(logits.data()), DType::f32, {1, width}}, slots, tokens);
+    ++state_.draws;
+    return tokens[0];
+  }
+
+ private:
+  SamplingState state_;
+};
+
 constexpr int kDraws = 20'000;
 
 Counts draw(const SamplingOptions& options, const std::vector<std::int32_t>& seen = {}, int draws = kDraws) {
-  Sampler sampler(options, 0);
+  OneSequence sampler(options, 0);
   Counts counts(kProbabilities.size());
   for (int i = 0; i < draws; ++i) ++counts[static_cast<std::size_t>(sampler.next(logits(), seen))];
   return counts;
@@ -66,7 +86,7 @@ TEST(Sampler, TheTemperatureIsAPowerOfTheProbabilities) {
 TEST(Sampler, WithoutTemperatureTheMostLikelyAndOfEqualsTheFirst) {
   const SamplingOptions options = with([](O& o) { o.temperature = 0; });
   EXPECT_EQ(draw(options, {}, 5), (Counts{0, 5, 0, 0, 0}));
-  Sampler sampler(options, 0);
+  OneSequence sampler(options, 0);
   EXPECT_EQ(sampler.next(std::vector<float>{-1, 2, 2, 2}, {}), 1);
 }
 
@@ -93,11 +113,11 @@ TEST(Sampler, MinPKeepsThoseThatAreLikelyBesideTheMostLikely) {
 }
 
 TEST(Sampler, ThePenaltyDividesPositiveLogitsAndMultipliesNegativeOnesOnce) {
-  Sampler sampler(with([](O& o) {
-                    o.temperature = 0;
-                    o.repetition_penalty = 2;
-                  }),
-                  0);
+  OneSequence sampler(with([](O& o) {
+                        o.temperature = 0;
+                        o.repetition_penalty = 2;
+                      }),
+                      0);
   const std::vector<float> positive{3, 2, 1};
   EXPECT_EQ(sampler.next(positive, std::vector<std::int32_t>{}), 0);
   EXPECT_EQ(sampler.next(positive, std::vector<std::int32_t>{0}), 1);                        // 1.5, 2, 1
@@ -108,7 +128,7 @@ TEST(Sampler, ThePenaltyDividesPositiveLogitsAndMultipliesNegativeOnesOnce) {
 
 TEST(Sampler, SeedAndStreamDecide) {
   const auto tokens = [](std::uint64_t seed, std::uint64_t stream) {
-    Sampler sampler(with([&](O& o) { o.seed = seed; }), stream);
+    OneSequence sampler(with([&](O& o) { o.seed = seed; }), stream);
     std::vector<std::int32_t> drawn;
     for (int i = 0; i < 40; ++i) drawn.push_back(sampler.next(logits(), {}));
     return drawn;
@@ -120,26 +140,112 @@ TEST(Sampler, SeedAndStreamDecide) {
 
 TEST(Sampler, InfiniteLogits) {
   const float infinity = std::numeric_limits<float>::infinity();
-  Sampler sampler(with([](O&) {}), 0);
+  OneSequence sampler(with([](O&) {}), 0);
   for (int i = 0; i < 50; ++i) EXPECT_EQ(sampler.next(std::vector<float>{-infinity, -5, -infinity}, {}), 1);
   for (int i = 0; i < 50; ++i) EXPECT_EQ(sampler.next(std::vector<float>{1, 2, infinity}, {}), 2);
 }
 
-TEST(Sampler, RefusesWhatIsNoNumber) {
+TEST(Sampler, GivesNoTokenWhereALogitIsNoNumber) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const float temperature : {0.0F, 1.0F}) {
-    Sampler sampler(with([&](O& o) { o.temperature = temperature; }), 0);
-    expect_error(Status::corrupt, {"no number", "not finite"}, [&] {
-      return sampler.next(std::vector<float>{1, -5, nan}, {});
-    });
+    OneSequence sampler(with([&](O& o) { o.temperature = temperature; }), 0);
+    EXPECT_EQ(sampler.next(std::vector<float>{1, -5, nan}, {}), -1);
   }
+}
+
+// Rows with options of their own, in slots in any order, with a row that has none between them.
+TEST(Sampler, ARowDoesNotDependOnTheOthers) {
+  constexpr std::int64_t kVocabulary = 300;
+  const std::vector<SamplingState> states{
+      {.options = with([](O&) {}), .stream = 0},
+      {.options = with([](O& o) { o.temperature = 0; }), .stream = 1},
+      {.options = with([](O& o) { o.top_k = 7; }), .stream = 2},
+      {.options = with([](O& o) { o.top_p = 0.7F, o.seed = 9; }), .stream = 2},
+      {.options = with([](O& o) { o.min_p = 0.02F, o.repetition_penalty = 1.8F; }), .stream = 3}};
+  const std::vector<std::int32_t> seen{3, 5, 250};
+  Random random(5);
+  std::vector<std::vector<float>> logits(states.size() * 20, std::vector<float>(kVocabulary));
+  for (std::vector<float>& row : logits) {
+    for (float& value : row) value = 2.0F * random.normal();
+  }
+  // Slot by slot, step by step, each slot alone.
+  std::vector<std::vector<std::int32_t>> alone(states.size());
+  for (std::size_t slot = 0; slot < states.size(); ++slot) {
+    Sampler sampler({1}, 1, kVocabulary);
+    sampler.start(0, states[slot], seen);
+    for (std::size_t step = 0; step < 20; ++step) {
+      const std::vector<std::int64_t> slots{0};
+      std::vector<std::int32_t> token(1);
+      std::vector<float>& row = logits[step * states.size() + slot];
+      sampler.sample({reinterpret_cast<std::byte*>(row.data()), DType::f32, {1, kVocabulary}}, slots, token);
+      alone[slot].push_back(token[0]);
+    }
+  }
+  for (const int threads : {1, 3}) {
+    Sampler sampler({threads}, static_cast<std::int64_t>(states.size()), kVocabulary);
+    for (std::size_t slot = 0; slot < states.size(); ++slot) {
+      sampler.start(static_cast<std::int64_t>(slot), states[slot], seen);
+    }
+    const std::vector<std::int64_t> slots{4, 2, -1, 0, 1, 3};
+    for (std::size_t step = 0; step < 20; ++step) {
+      std::vector<float> batch(slots.size() * kVocabulary, std::numeric_limits<float>::quiet_NaN());
+      for (std::size_t row = 0; row < slots.size(); ++row) {
+        if (slots[row] < 0) continue;
+        const std::vector<float>& from = logits[step * states.size() + static_cast<std::size_t>(slots[row])];
+        std::copy(from.begin(), from.end(), batch.begin() + static_cast<std::ptrdiff_t>(row * kVocabulary));
+      }
+      std::vector<std::int32_t> tokens(slots.size(), -7);
+      sampler.sample({reinterpret_cast<std::byte*>(batch.data()), DType::f32, {6, kVocabulary}}, slots, tokens);
+      for (std::size_t row = 0; row < slots.size(); ++row) {
+        const std::int32_t expected = slots[row] < 0 ? -7 : alone[static_cast<std::size_t>(slots[row])][step];
+        EXPECT_EQ(tokens[row], expected) << "row " << row << ", step " << step;
+      }
+    }
+  }
+}
+
+TEST(Sampler, RefusesWhatDoesNotFit) {
+  std::vector<float> logits(6);
+  std::vector<SamplingState> states(2);
+  std::vector<std::uint32_t> seen(2);
+  std::vector<std::int32_t> tokens(2);
+  std::vector<std::int64_t> slots{0, 1};
+  const Device device{1};
+  Workspace workspace(device);
+  const Sample good{.logits = {reinterpret_cast<std::byte*>(logits.data()), DType::f32, {2, 3}},
+                    .slots = slots,
+                    .states = states,
+                    .seen = seen,
+                    .tokens = tokens};
+  EXPECT_NO_THROW(sample(device, good, workspace));
+  const auto expect = [&](const std::vector<std::string>& words, const auto& change) {
+    Sample args = good;
+    change(args);
+    expect_error(Status::invalid_argument, words, [&] {
+      sample(device, args, workspace);
+      return 0;
+    });
+  };
+  expect({"1 tokens for 2 rows"}, [](Sample& args) { args.tokens = args.tokens.first(1); });
+  expect({"1 slots", "2 rows"}, [](Sample& args) { args.slots = args.slots.first(1); });
+  expect({"seen has 1 words"}, [](Sample& args) { args.seen = args.seen.first(1); });
+  Workspace none{std::span<std::byte>()};
+  expect_error(Status::invalid_argument, {"workspace"}, [&] {
+    sample(device, good, none);
+    return 0;
+  });
+  slots[1] = 2;
+  expect({"no slot 2"}, [](Sample&) {});
+  slots[1] = 1;
+  states[0].options.top_p = 0;
+  expect({"top-p"}, [](Sample&) {});
 }
 
 // Seeds that lie side by side must not give the same numbers a place further on.
 TEST(Sampler, SeedsHaveNothingInCommon) {
   const std::vector<float> even(1000, 0.0F);
   const auto tokens = [&](std::uint64_t seed, std::uint64_t stream) {
-    Sampler sampler(with([&](O& o) { o.seed = seed; }), stream);
+    OneSequence sampler(with([&](O& o) { o.seed = seed; }), stream);
     std::vector<std::int32_t> drawn;
     for (int i = 0; i < 100; ++i) drawn.push_back(sampler.next(even, {}));
     return drawn;

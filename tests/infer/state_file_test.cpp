@@ -15,8 +15,9 @@ namespace {
 class StateFile : public ::testing::Test {
  protected:
   StateFile() {
-    Generator generator(*model_, ByteTokenizer(), {1});
-    static_cast<void>(generator.read(bytes_of("The river runs past the mill"), states_, 1));
+    const ByteTokenizer tokenizer;
+    Generator generator(*model_, tokenizer, states_);
+    static_cast<void>(generator.read(bytes_of("The river runs past the mill"), 1));
     save_state(path_, *model_, states_, 1, {.tokens = 28, .token_hash = 99, .pending = 65});
   }
   [[nodiscard]] SavedState load(const LanguageModel& model) const {

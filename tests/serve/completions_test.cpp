@@ -87,11 +87,11 @@ TEST_F(Completions, AGreedyTokenIsSeenAsOne) {
 
 void expect_text_of_generate(const Serving& serving) {
   ByteTokenizer tokenizer;
-  Generator generator(serving.model(), tokenizer, Device{});
   ModelStates states(serving.model().config(), 1);
+  Generator generator(serving.model(), tokenizer, states);
   std::vector<std::int32_t> prompt = bytes_of("The river");
   prompt.insert(prompt.begin(), 256);
-  const std::vector<Generated> expected = generator.generate({prompt}, greedy(40), states, {0});
+  const std::vector<Generated> expected = generator.generate({prompt}, greedy(40), {0});
   EXPECT_EQ(serving.text({{"prompt", "The river"}, {"temperature", 0}, {"max_tokens", 40}}), expected[0].text);
 }
 

@@ -14,11 +14,11 @@ class Answers : public ::testing::Test {
  protected:
   Answers() {
     request_.prompts = {"ab"};
-    plan_.prompt = {256, 'a', 'b'};
+    sequence_.prompt = {256, 'a', 'b'};
   }
   [[nodiscard]] Answer answer() const {
-    const std::vector<SequencePlan> plans(static_cast<std::size_t>(request_.sequences()), plan_);
-    return {tokenizer_, token_text_, request_, plans, "cmpl-1", 17, "m"};
+    const std::vector<SequenceRequest> sequences(static_cast<std::size_t>(request_.sequences()), sequence_);
+    return {tokenizer_, token_text_, request_, sequences, "cmpl-1", 17, "m"};
   }
   static std::vector<json> data_of(const std::string& events) {
     std::vector<json> all;
@@ -34,13 +34,13 @@ class Answers : public ::testing::Test {
   ByteTokenizer tokenizer_;
   TokenText token_text_{tokenizer_};
   CompletionRequest request_;
-  SequencePlan plan_;
+  SequenceRequest sequence_;
 };
 
 TEST_F(Answers, InOnePiece) {
   Answer some = answer();
-  some.add({0, {}, {{'c', {}, {}}}, "c", Finish::none});
-  some.add({0, {}, {{'d', {}, {}}}, "d", Finish::length});
+  some.add({{{}, {{'c', {}, {}}}, "c", EndReason::none}, 0});
+  some.add({{{}, {{'d', {}, {}}}, "d", EndReason::length}, 0});
   const json whole = json::parse(some.whole());
   EXPECT_EQ(whole, json::parse(R"({"id": "cmpl-1", "object": "text_completion", "created": 17, "model": "m",
       "choices": [{"index": 0, "text": "cd", "logprobs": null, "finish_reason": "length"}],
@@ -51,14 +51,14 @@ TEST_F(Answers, TheScoresOfAPromptAndOfWhatFollows) {
   request_.echo = true;
   request_.logprobs = 2;
   Answer some = answer();
-  some.add({0,
-            {{256, std::nullopt, {}},
-             {'a', -0.1F, {{'a', -0.1F}, {'z', -3.5F}}},
-             {'b', -7.0F, {{'a', -0.2F}, {'z', -3.0F}}}},
-            {},
-            "",
-            Finish::none});
-  some.add({0, {}, {{257, -0.3F, {{257, -0.3F}, {0xe2, -2.0F}}}}, "", Finish::stop});
+  some.add({{{{256, std::nullopt, {}},
+              {'a', -0.1F, {{'a', -0.1F}, {'z', -3.5F}}},
+              {'b', -7.0F, {{'a', -0.2F}, {'z', -3.0F}}}},
+             {},
+             "",
+             EndReason::none},
+            0});
+  some.add({{{}, {{257, -0.3F, {{257, -0.3F}, {0xe2, -2.0F}}}}, "", EndReason::stop_string}, 0});
   const json choice = json::parse(some.whole())["choices"][0];
   EXPECT_EQ(choice["text"], "ab");
   EXPECT_EQ(choice["finish_reason"], "stop");
@@ -78,7 +78,7 @@ TEST_F(Answers, TheMostLikelyTokenHasTheSameNumberInBothPlacesAsText) {
   request_.logprobs = 1;
   Answer some = answer();
   const float value = -0.123456789F;
-  some.add({0, {}, {{'c', value, {{'c', value}}}}, "c", Finish::length});
+  some.add({{{}, {{'c', value, {{'c', value}}}}, "c", EndReason::length}, 0});
   const std::string whole = some.whole();
   const std::string number = json(value).dump();
   EXPECT_NE(whole.find("\"token_logprobs\":[" + number + "]"), std::string::npos) << whole;
@@ -92,11 +92,11 @@ TEST_F(Answers, AStreamSaysTheSame) {
   request_.logprobs = 0;
   request_.stream_usage = true;
   const std::vector<Update> updates = {
-      {1, {{256, {}, {}}, {'a', -1.0F, {}}, {'b', -2.0F, {}}}, {}, "", Finish::none},
-      {0, {{256, {}, {}}, {'a', -1.0F, {}}, {'b', -2.0F, {}}}, {}, "", Finish::none},
-      {0, {}, {{'c', -3.0F, {}}}, "", Finish::none},
-      {1, {}, {{'x', -3.0F, {}}}, "x", Finish::length},
-      {0, {}, {{'d', -4.0F, {}}}, "cd", Finish::stop},
+      {{{{256, {}, {}}, {'a', -1.0F, {}}, {'b', -2.0F, {}}}, {}, "", EndReason::none}, 1},
+      {{{{256, {}, {}}, {'a', -1.0F, {}}, {'b', -2.0F, {}}}, {}, "", EndReason::none}, 0},
+      {{{}, {{'c', -3.0F, {}}}, "", EndReason::none}, 0},
+      {{{}, {{'x', -3.0F, {}}}, "x", EndReason::length}, 1},
+      {{{}, {{'d', -4.0F, {}}}, "cd", EndReason::stop_string}, 0},
   };
   Answer one = answer();
   Answer many = answer();
@@ -131,10 +131,10 @@ TEST_F(Answers, AStreamSaysTheSame) {
   }
 }
 
-TEST_F(Answers, HeldTextIsNoEvent) {
+TEST_F(Answers, TextThatIsHeldBackIsNoEvent) {
   Answer some = answer();
-  EXPECT_EQ(some.events({0, {}, {{'c', {}, {}}}, "", Finish::none}), "");
-  EXPECT_NE(some.events({0, {}, {{'d', {}, {}}}, "cd", Finish::none}), "");
+  EXPECT_EQ(some.events({{{}, {{'c', {}, {}}}, "", EndReason::none}, 0}), "");
+  EXPECT_NE(some.events({{{}, {{'d', {}, {}}}, "cd", EndReason::none}, 0}), "");
 }
 
 }  // namespace

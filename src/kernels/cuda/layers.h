@@ -92,19 +92,7 @@ void adamw(const Context& context, const AdamWDevice& args);
 inline constexpr std::int64_t kMaxStepKeys = 256;
 void recurrence_step(const Context& context, const RecurrenceStep& args);
 
-// From logits to tokens, as infer/sampler.h. Random numbers are Philox's, keyed by the seed and the row's stream and
-// counted by its draws, so a sequence samples the same alone and in a batch.
-struct Sample {
-  ConstTensorView logits;                  // [R, vocabulary] f32 or bf16
-  std::span<std::int32_t> tokens;          // [R], written; -1 for a row with a NaN
-  SamplingOptions options;                 // for all rows
-  std::span<const std::uint64_t> streams;  // [R]; empty: row r has stream r
-  std::span<std::uint64_t> draws;          // [R]: tokens drawn so far, counted up; may be empty where temperature is 0
-  // [R, seen_words(vocabulary)]: a bit for each token that the repetition penalty applies to; the token drawn is added.
-  // Optional where the penalty is 1.
-  std::span<std::uint32_t> seen;
-};
+// As sampling.h has it. A row whose slot lies outside the pool is skipped.
 void sample(const Context& context, const Sample& args);
-[[nodiscard]] constexpr std::int64_t seen_words(std::int64_t vocabulary) { return (vocabulary + 31) / 32; }
 
 }  // namespace qdelta::cuda

@@ -18,15 +18,15 @@ constexpr int kRound = kSampleThreads * kPack;  // and all threads together
 template <class T>
 struct Sampling {
   Rows<T> logits;
-  std::int32_t* tokens;
-  const std::uint64_t* streams;
-  std::uint64_t* draws;
+  const std::int64_t* slots;  // null: row r has state r
+  SamplingState* states;
   std::uint32_t* seen;
+  std::int32_t* tokens;
+  std::int64_t state_count;
   int width;
   int held;  // rounds that fit in shared memory; the rest of a longer row is computed from the logits each time
-  int top_k;
-  float temperature, top_p, min_p, penalty;
-  std::uint64_t seed;
+
+  __device__ std::uint32_t* seen_by(std::int64_t slot) const { return seen + slot * ((width + 31) / 32); }
 };
 
 // Philox with four words and ten rounds; the first 53 bits as a number in [0, 1).
@@ -128,7 +128,9 @@ struct Cut {
 template <class T, int N>
 struct Candidates {
   const Sampling<T>& a;
+  float penalty, min_p;
   std::int64_t row;
+  const std::uint32_t* seen;  // null where there is no penalty
   float* held;
   Shared& shared;
   bool undefined = false;  // this thread met a NaN
@@ -137,8 +139,15 @@ struct Candidates {
   bool weights = false;    // what the values are
   Cut by_logit, by_weight;
 
-  __device__ Candidates(const Sampling<T>& args, std::int64_t r, float* memory, Shared& space)
-      : a(args), row(r), held(memory), shared(space) {
+  __device__ Candidates(const Sampling<T>& args, const SamplingOptions& options, std::int64_t r, std::int64_t slot,
+                        float* memory, Shared& space)
+      : a(args),
+        penalty(options.repetition_penalty),
+        min_p(options.min_p),
+        row(r),
+        seen(options.repetition_penalty == 1.0F ? nullptr : args.seen_by(slot)),
+        held(memory),
+        shared(space) {
     for (int round = 0; round < a.held; ++round) {
       float z[kPack];
       load(round, z);
@@ -170,19 +179,17 @@ struct Candidates {
       }
     }
     std::uint32_t bits = 0;
-    if (a.seen != nullptr) {
-      bits = a.seen[row * ((a.width + 31) / 32) + first / 32] >> static_cast<unsigned>(first % 32);
-    }
+    if (seen != nullptr) bits = seen[first / 32] >> static_cast<unsigned>(first % 32);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       undefined = undefined || isnan(z[i]);
-      if ((bits >> static_cast<unsigned>(i) & 1U) != 0) z[i] = z[i] > 0 ? z[i] / a.penalty : z[i] * a.penalty;
+      if ((bits >> static_cast<unsigned>(i) & 1U) != 0) z[i] = z[i] > 0 ? z[i] / penalty : z[i] * penalty;
     }
   }
   __device__ float weight_of(float z, int token) const {
     if (!by_logit.keeps(z, token)) return 0.0F;
     const float w = fast_exp2((z - most) * to_log2);
-    return w < a.min_p ? 0.0F : w;
+    return w < min_p ? 0.0F : w;
   }
   // The values of a round as they now are.
   __device__ void get(int round, float (&v)[kPack]) {
@@ -336,7 +343,11 @@ __global__ __launch_bounds__(kSampleThreads, 1) void sample_kernel(const __grid_
   __shared__ Shared shared;
   extern __shared__ __align__(16) float values[];
   const std::int64_t row = blockIdx.x;
-  Candidates<T, N> candidates(a, row, values, shared);
+  const std::int64_t slot = a.slots == nullptr ? row : a.slots[row];
+  if (slot < 0 || slot >= a.state_count) return;
+  const SamplingState state = a.states[slot];
+  const SamplingOptions& options = state.options;
+  Candidates<T, N> candidates(a, options, row, slot, values, shared);
   Best best;
   candidates.for_each([&](float z, int token) {
     if (token < a.width) best.add({z, token});
@@ -344,64 +355,44 @@ __global__ __launch_bounds__(kSampleThreads, 1) void sample_kernel(const __grid_
   best = join(best, shared);
   const bool undefined = __syncthreads_or(candidates.undefined ? 1 : 0) != 0;
   int token = undefined ? -1 : best.token;
-  if (a.temperature > 0) {
-    const std::uint64_t stream = a.streams == nullptr ? static_cast<std::uint64_t>(row) : a.streams[row];
-    const double uniform = philox_uniform(a.seed, stream, a.draws[row]);
+  if (options.temperature > 0) {
+    const double uniform = philox_uniform(options.seed, state.stream, state.draws);
     if (!undefined && isfinite(best.logit)) {
       candidates.most = best.logit;
-      candidates.to_log2 = kLog2e / a.temperature;
-      if (a.top_k > 0 && a.top_k < a.width) candidates.template keep_first<false>(a.top_k);
+      candidates.to_log2 = kLog2e / options.temperature;
+      if (options.top_k > 0 && options.top_k < a.width) candidates.template keep_first<false>(options.top_k);
       candidates.weigh();
-      if (a.top_p < 1) candidates.template keep_first<true>(a.top_p);
+      if (options.top_p < 1) candidates.template keep_first<true>(options.top_p);
       token = candidates.draw(uniform, token);
     }
   }
-  __syncthreads();  // all have read draws[row]
+  __syncthreads();  // all have read the state
   if (threadIdx.x != 0) return;
   a.tokens[row] = token;
-  if (a.draws != nullptr) ++a.draws[row];
-  if (a.seen != nullptr && token >= 0) {
-    a.seen[row * ((a.width + 31) / 32) + token / 32] |= std::uint32_t{1} << static_cast<unsigned>(token % 32);
-  }
+  a.states[slot].draws = state.draws + 1;
+  if (token >= 0) a.seen_by(slot)[token / 32] |= std::uint32_t{1} << static_cast<unsigned>(token % 32);
 }
 
 }  // namespace
 
 void sample(const Context& context, const Sample& args) {
-  args.options.check();
   check_matrix(args.logits, "logits");
   const std::int64_t rows = args.logits.extent(0);
   const std::int64_t width = args.logits.extent(1);
-  const auto given = [&](std::size_t size, std::int64_t each) {
-    return static_cast<std::int64_t>(size) == rows * each;
-  };
-  require(width > 0 && width < (std::int64_t{1} << 30), "sample: {} logits in a row", width);
-  require(given(args.tokens.size(), 1), "sample: {} tokens for {} rows", args.tokens.size(), rows);
-  require(args.streams.empty() || given(args.streams.size(), 1), "sample: {} streams for {} rows", args.streams.size(),
-          rows);
-  require(given(args.draws.size(), 1) || (args.draws.empty() && args.options.temperature == 0),
-          "sample: draws has {} places for {} rows", args.draws.size(), rows);
-  require(given(args.seen.size(), seen_words(width)) || (args.seen.empty() && args.options.repetition_penalty == 1.0F),
-          "sample: seen has {} words for {} rows of {} logits", args.seen.size(), rows, width);
   if (rows == 0) return;
   const std::int64_t fit = (context.shared_memory() - static_cast<std::int64_t>(sizeof(Shared)) - 1024) /
                            static_cast<std::int64_t>(kRound * sizeof(float));
   const std::int64_t held = std::min(fit, ceil_div(width, kRound));
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
-    const Sampling<T> a{as_rows<T>(args.logits),
-                        args.tokens.data(),
-                        args.streams.empty() ? nullptr : args.streams.data(),
-                        args.draws.empty() ? nullptr : args.draws.data(),
-                        args.seen.empty() ? nullptr : args.seen.data(),
-                        static_cast<int>(width),
-                        static_cast<int>(held),
-                        args.options.top_k,
-                        args.options.temperature,
-                        args.options.top_p,
-                        args.options.min_p,
-                        args.options.repetition_penalty,
-                        args.options.seed};
+    const Sampling<T> a{.logits = as_rows<T>(args.logits),
+                        .slots = args.slots.empty() ? nullptr : args.slots.data(),
+                        .states = args.states.data(),
+                        .seen = args.seen.data(),
+                        .tokens = args.tokens.data(),
+                        .state_count = static_cast<std::int64_t>(args.states.size()),
+                        .width = static_cast<int>(width),
+                        .held = static_cast<int>(held)};
     const auto kernel = sample_kernel < T, std::is_same_v<T, RuntimeType> ? 1 : kPack > ;
     const std::size_t bytes = static_cast<std::size_t>(held) * kRound * sizeof(float);
     QDELTA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));

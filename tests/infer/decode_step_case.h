@@ -1,12 +1,13 @@
-// Sequences that come and go, stepped together in changing company, against each of them alone.
+// Sequences that come and go, stepped together in changing batches, against each of them alone.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "infer/decode_step.h"
 #include "infer/generating_case.h"
-#include "infer/recorded_steps.h"
 #include "testing.h"
 
 namespace qdelta::testing {
@@ -16,19 +17,23 @@ inline void expect_steps_as_alone(const Device& device, std::string_view mixer, 
   const auto width = static_cast<std::size_t>(model->config().vocab_size);
   const auto weights = std::make_shared<DeviceWeights>(*model, device);
   ModelStates together(model->config(), 5, device), alone(model->config(), 5, device);
-  RecordedSteps steps(*model, weights, device, together, 4);
+  Sampler sampler(device, 5, model->config().vocab_size);
+  DecodeStep step(*model, weights, together, sampler, 4);
+  for (std::int64_t slot = 0; slot < 5; ++slot) sampler.start(slot, {.options = {.temperature = 0}}, {});
   ModelRunner one(*model, weights, device, false);
   ModelRunner other(*model, weights, device, false);  // reads a prompt in between, as a server does
   Random random(4);
-  // Every company twice, because the second time is the one that a GPU records, and then again; the fifth takes a turn
-  // of its own.
-  const std::vector<std::vector<std::int64_t>> companies{
-      {0}, {0, 1}, {2, 4, 1}, {3}, {1, 0}, {4, 3, 2, 1}, {2}, {0, 2}, {4, 3, 1}, {0, 1, 2, 3, 4}, {1, 3, 0}, {2}};
-  for (const std::vector<std::int64_t>& slots : companies) {
+  // Every size several times, because the second time is the one that a GPU captures.
+  const std::vector<std::vector<std::int64_t>> batches{
+      {0}, {0, 1}, {2, 4, 1}, {3}, {1, 0}, {4, 3, 2, 1}, {2}, {0, 2}, {4, 3, 1}, {0, 1, 2, 3}, {4}, {1, 3, 0}, {2}};
+  for (const std::vector<std::int64_t>& slots : batches) {
     std::vector<std::int32_t> tokens;
     for (std::size_t i = 0; i < slots.size(); ++i) tokens.push_back(static_cast<std::int32_t>(random.integer(97, 122)));
     std::vector<float> got(tokens.size() * width, NAN);
-    steps.next(tokens, slots, got);
+    std::vector<std::int32_t> next = tokens;
+    step.run(slots, next);
+    ASSERT_EQ(step.logits().shape, (Shape{static_cast<std::int64_t>(slots.size()), model->config().vocab_size}));
+    download(device, got.data(), step.logits().data, got.size() * sizeof(float));
     for (std::size_t i = 0; i < slots.size(); ++i) {
       Tensor logits(DType::f32, {1, model->config().vocab_size});
       const std::vector<std::int64_t> offsets{0, 1}, slot{slots[i]};
@@ -37,6 +42,7 @@ inline void expect_steps_as_alone(const Device& device, std::string_view mixer, 
       EXPECT_LE(relative_error(logits.view(), std::vector<double>(mine, mine + static_cast<std::ptrdiff_t>(width))),
                 tolerance)
           << "slot " << slots[i] << " of " << slots.size();
+      EXPECT_EQ(next[i], std::max_element(mine, mine + static_cast<std::ptrdiff_t>(width)) - mine);
     }
     const std::vector<std::int32_t> prompt(30, 'a');
     const std::vector<std::int64_t> offsets{0, 30};

@@ -1,5 +1,5 @@
-// Text that is being generated, with the strings that end it. What may turn out to be the beginning of a stop string is
-// held back until it is certain.
+// Finds the stop strings in text that comes in pieces. Text that may turn out to be the beginning of a stop string is
+// held back until that is decided, so that no part of one is ever shown.
 #pragma once
 
 #include <algorithm>
@@ -9,35 +9,37 @@
 
 namespace qdelta {
 
-class HeldText {
+class StopMatcher {
  public:
-  explicit HeldText(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  // An empty stop string matches nothing.
+  explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  // More text; gives what is now certain. Where a stop string is complete that is the text before it, and the end.
+  // Takes more text and gives what can be shown now. Where that completes a stop string it is the text before the
+  // first one, and the matcher has stopped.
   std::string push(const std::string& text) {
     held_ += text;
-    if (const std::size_t at = first_stop(); at != std::string::npos) {
+    if (const std::size_t at = first_match(); at != std::string::npos) {
       held_.resize(at);
       stopped_ = true;
       return finish();
     }
-    return release(held_.size() - longest_open_stop());
+    return release(held_.size() - longest_partial_match());
   }
   [[nodiscard]] bool stopped() const { return stopped_; }
-  // What is still held.
+  // At the end of the text: what is still held back.
   std::string finish() { return std::exchange(held_, {}); }
 
  private:
   // Where the first of the stop strings begins in the held text; npos where there is none.
-  [[nodiscard]] std::size_t first_stop() const {
+  [[nodiscard]] std::size_t first_match() const {
     std::size_t first = std::string::npos;
     for (const std::string& stop : stops_) {
       if (!stop.empty()) first = std::min(first, held_.find(stop));
     }
     return first;
   }
-  // Length of the longest end of the held text that is the beginning of a stop string.
-  [[nodiscard]] std::size_t longest_open_stop() const {
+  // Length of the longest suffix of the held text that is a prefix of a stop string.
+  [[nodiscard]] std::size_t longest_partial_match() const {
     std::size_t longest = 0;
     for (const std::string& stop : stops_) {
       for (std::size_t n = std::min(stop.size(), held_.size()); n > longest; --n) {

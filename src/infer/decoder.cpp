@@ -1,0 +1,122 @@
+#include "infer/decoder.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace qdelta {
+
+Decoder::Decoder(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, ModelStates& states,
+                 std::int64_t max_rows)
+    : model_(model),
+      device_(states.device()),
+      sequences_(static_cast<std::size_t>(states.count())),
+      sampler_(device_, states.count(), model.config().vocab_size),
+      reader_(model, weights, states),
+      step_(model, weights, states, sampler_, std::min({max_rows, states.count(), kMaxRows})),
+      log_probabilities_(device_) {}
+
+void Decoder::add(std::int64_t slot, Sequence& sequence) {
+  require(slot >= 0 && slot < static_cast<std::int64_t>(sequences_.size()), "there is no slot {} in a pool of {}", slot,
+          sequences_.size());
+  require(at(slot) == nullptr, "slot {} has a sequence already", slot);
+  const GenerationOptions& options = sequence.options();
+  sampler_.start(slot, {.options = options.sampling, .stream = options.stream, .draws = sequence.generated().size()},
+                 sequence.tokens());
+  sequences_[static_cast<std::size_t>(slot)] = &sequence;
+}
+
+void Decoder::remove(std::int64_t slot) { sequences_[static_cast<std::size_t>(slot)] = nullptr; }
+
+void Decoder::read(std::span<const std::int64_t> slots) {
+  std::vector<PromptPiece> pieces;
+  std::int64_t top = 1;
+  for (const std::int64_t slot : slots) {
+    require(at(slot) != nullptr && at(slot)->reading(), "slot {} has no prompt to read", slot);
+    pieces.push_back(at(slot)->next_piece(slot));
+    if (at(slot)->options().score_prompt) top = std::max(top, at(slot)->options().logprobs);
+  }
+  if (pieces.empty()) return;
+  const auto scores = reader_.read(pieces, std::min(top, model_.config().vocab_size));
+  std::vector<std::size_t> ended;
+  for (std::size_t n = 0; n < pieces.size(); ++n) {
+    Sequence& sequence = *at(slots[n]);
+    sequence.read(pieces[n], scores[n]);
+    if (sequence.generating()) ended.push_back(n);
+  }
+  if (!ended.empty()) sample_first(std::move(ended), slots);
+}
+
+void Decoder::sample_first(std::vector<std::size_t> pieces, std::span<const std::int64_t> slots) {
+  std::ranges::stable_partition(pieces, [&](std::size_t piece) { return wants_score(slots[piece]); });
+  std::vector<std::int64_t> sampled;
+  for (const std::size_t piece : pieces) sampled.push_back(slots[piece]);
+  std::vector<std::int32_t> tokens(sampled.size());
+  first_slots_.grow(device_, sampled.size() * sizeof(std::int64_t));
+  first_tokens_.grow(device_, tokens.size() * sizeof(std::int32_t));
+  upload(device_, first_slots_.data(), sampled.data(), sampled.size() * sizeof(std::int64_t));
+  const TensorView logits = reader_.logits_after(pieces);
+  sampler_.sample(logits, {reinterpret_cast<const std::int64_t*>(first_slots_.data()), sampled.size()},
+                  {reinterpret_cast<std::int32_t*>(first_tokens_.data()), tokens.size()});
+  download(device_, tokens.data(), first_tokens_.data(), tokens.size() * sizeof(std::int32_t));
+  append(sampled, tokens, logits);
+}
+
+std::size_t Decoder::step() {
+  std::vector<std::int64_t> slots;
+  for (std::size_t slot = 0; slot < sequences_.size(); ++slot) {
+    if (sequences_[slot] != nullptr && sequences_[slot]->generating()) slots.push_back(static_cast<std::int64_t>(slot));
+  }
+  std::ranges::stable_partition(slots, [this](std::int64_t slot) { return wants_score(slot); });
+  std::vector<std::int32_t> tokens;
+  for (const std::int64_t slot : slots) tokens.push_back(at(slot)->tokens().back());
+  for (std::size_t begin = 0; begin < slots.size(); begin += step_.max_rows()) {
+    const std::size_t rows = std::min(step_.max_rows(), slots.size() - begin);
+    const auto these = std::span(slots).subspan(begin, rows);
+    const auto next = std::span(tokens).subspan(begin, rows);
+    step_.run(these, next);
+    append(these, next, step_.logits());
+  }
+  return slots.size();
+}
+
+void Decoder::append(std::span<const std::int64_t> slots, std::span<const std::int32_t> tokens,
+                     const TensorView& logits) {
+  std::size_t scored = 0;
+  std::int64_t top = 1;
+  for (; scored < slots.size() && wants_score(slots[scored]); ++scored) {
+    top = std::max(top, at(slots[scored])->options().logprobs);
+  }
+  if (scored > 0) {
+    TensorView rows = logits;
+    rows.shape = {static_cast<std::int64_t>(scored), logits.extent(1)};
+    log_probabilities_.compute(rows, scores_.prepare(tokens.first(scored), std::min(top, logits.extent(1))));
+  }
+  for (std::size_t row = 0; row < slots.size(); ++row) {
+    Sequence& sequence = *at(slots[row]);
+    if (tokens[row] < 0) {
+      sequence.fail();
+    } else if (row >= scored) {
+      sequence.append(tokens[row]);
+    } else if (const TokenScore score = scores_.at(row); score.finite()) {
+      sequence.append(tokens[row], &score);
+    } else {
+      sequence.fail();
+    }
+  }
+}
+
+std::vector<float> Decoder::read_tokens(std::span<const std::int32_t> tokens, std::int64_t slot) {
+  require(!tokens.empty(), "there is nothing to read: the prompt has no tokens");
+  for (std::size_t begin = 0; begin < tokens.size(); begin += kPromptPiece) {
+    const std::size_t end = std::min(begin + kPromptPiece, tokens.size());
+    const PromptPiece piece{.prompt = tokens, .begin = begin, .end = end, .slot = slot};
+    static_cast<void>(reader_.read({&piece, 1}));
+  }
+  const std::size_t only = 0;
+  const TensorView logits = reader_.logits_after({&only, 1});
+  std::vector<float> host(static_cast<std::size_t>(logits.shape.elements()));
+  download(device_, host.data(), logits.data, host.size() * sizeof(float));
+  return host;
+}
+
+}  // namespace qdelta

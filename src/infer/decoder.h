@@ -1,0 +1,63 @@
+// Decoding: sequences in the slots of a pool of states. Prompts are read in pieces, of several sequences at once; then
+// all sequences that have read theirs take one step together, a token each. Memory does not depend on how long anything
+// is. What to read when is the caller's to decide.
+//
+// A sequence's tokens do not depend on the others: it has its own random numbers, and its prompt is cut into pieces of
+// its own. The others can only change how matrix products round, where the library behind them chooses another order
+// of summation for another number of rows.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "infer/decode_step.h"
+#include "infer/prompt_reader.h"
+#include "infer/sampler.h"
+#include "infer/sequence.h"
+#include "model/log_probabilities.h"
+
+namespace qdelta {
+
+class Decoder {
+ public:
+  static constexpr std::int64_t kMaxRows = 1024;
+
+  // `max_rows`: sequences in one step; more of them take turns.
+  Decoder(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, ModelStates& states,
+          std::int64_t max_rows = kMaxRows);
+
+  // The sequence continues from the state in the slot. It must live until it is removed.
+  void add(std::int64_t slot, Sequence& sequence);
+  void remove(std::int64_t slot);
+  // The sequence in a slot; null where there is none.
+  [[nodiscard]] Sequence* at(std::int64_t slot) const { return sequences_[static_cast<std::size_t>(slot)]; }
+
+  // Reads the next piece of the prompts in these slots, which must follow one another, in one call of the model. Those
+  // whose prompt has been read get their first token.
+  void read(std::span<const std::int64_t> slots);
+  // One more token for every sequence that has read its prompt. Gives how many there were.
+  std::size_t step();
+  // Reads tokens that are no sequence's into the state of a slot, in pieces; gives the logits after the last.
+  std::vector<float> read_tokens(std::span<const std::int32_t> tokens, std::int64_t slot);
+
+ private:
+  // The first token of sequences whose prompts have been read to their ends by the last call of the model.
+  void sample_first(std::vector<std::size_t> pieces, std::span<const std::int64_t> slots);
+  // Hands out what was sampled from these logits. The sequences that want scores come first.
+  void append(std::span<const std::int64_t> slots, std::span<const std::int32_t> tokens, const TensorView& logits);
+  [[nodiscard]] bool wants_score(std::int64_t slot) const { return at(slot)->options().logprobs >= 0; }
+
+  const LanguageModel& model_;
+  Device device_;
+  std::vector<Sequence*> sequences_;  // by slot
+  Sampler sampler_;
+  PromptReader reader_;
+  DecodeStep step_;
+  LogProbabilities log_probabilities_;
+  TokenScores scores_;
+  DeviceBuffer first_slots_, first_tokens_;
+};
+
+}  // namespace qdelta

@@ -1,0 +1,48 @@
+// Reads pieces of prompts into the states of a pool, several sequences in one call of the model, and scores the tokens
+// on the way.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "infer/token_score.h"
+#include "model/language_model.h"
+
+namespace qdelta {
+
+// Tokens of a prompt that are read at a time: enough for matrix products to run well, so few that memory stays small.
+// Pieces are counted from a prompt's own beginning, so that where it is cut does not depend on what else is read.
+inline constexpr std::size_t kPromptPiece = 512;
+
+struct PromptPiece {
+  std::span<const std::int32_t> prompt;  // all of it
+  std::size_t begin = 0, end = 0;        // the tokens that are read now
+  // What follows prompt[i] is scored for i in [score_begin, score_end), which lies within [begin, end). After the last
+  // token nothing is known to follow: its score is that of the most likely token.
+  std::size_t score_begin = 0, score_end = 0;
+  std::int64_t slot = 0;  // of the state it continues
+};
+
+class PromptReader {
+ public:
+  PromptReader(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, ModelStates& states);
+
+  // Reads pieces of different prompts. The slots must follow one another. Gives the scores of each piece, with the
+  // `top` most likely tokens.
+  [[nodiscard]] std::vector<std::vector<TokenScore>> read(std::span<const PromptPiece> pieces, std::int64_t top = 1);
+  // The logits [R, vocabulary] after the last token of some of the pieces that were read last (given by their indices),
+  // in device memory until the next call.
+  [[nodiscard]] TensorView logits_after(std::span<const std::size_t> pieces);
+
+ private:
+  ModelRunner runner_;
+  ModelStates& states_;
+  TokenScores scores_;
+  // Of one call of the model, kept for the next.
+  std::vector<std::int32_t> ids_, rows_, targets_;
+  std::vector<std::int64_t> offsets_, slots_;
+};
+
+}  // namespace qdelta

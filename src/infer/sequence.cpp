@@ -1,0 +1,88 @@
+#include "infer/sequence.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "infer/prompt.h"
+
+namespace qdelta {
+namespace {
+
+std::vector<std::int32_t> not_empty(std::vector<std::int32_t> prompt) {
+  require(!prompt.empty(), "there is nothing to read: the prompt has no tokens");
+  return prompt;
+}
+
+}  // namespace
+
+Sequence::Sequence(const Tokenizer& tokenizer, std::vector<std::int32_t> prompt, GenerationOptions options)
+    : options_(std::move(options)),
+      tokens_(not_empty(std::move(prompt))),
+      prompt_size_(tokens_.size()),
+      // Nothing is generated after the last token, so that its own score is the last thing wanted.
+      to_read_(options_.max_tokens == 0 ? prompt_size_ - 1 : prompt_size_),
+      eos_(options_.stop_at_eos ? tokenizer.eos() : std::nullopt),
+      detokenizer_(stream_behind(tokenizer, tokens_)),
+      stops_(options_.stop) {
+  if (options_.score_prompt) prompt_scores_.push_back(scored(tokens_.front(), nullptr));
+  if (to_read_ == 0) prompt_has_been_read();
+}
+
+PromptPiece Sequence::next_piece(std::int64_t slot) const {
+  const std::size_t end = std::min(read_ + kPromptPiece, to_read_);
+  // What follows the prompt's last token is not a token of the prompt.
+  const std::size_t score_end = options_.score_prompt ? std::min(end, prompt_size_ - 1) : read_;
+  return {.prompt = prompt(), .begin = read_, .end = end, .score_begin = read_, .score_end = score_end, .slot = slot};
+}
+
+void Sequence::read(const PromptPiece& piece, std::span<const TokenScore> scores) {
+  if (!std::all_of(scores.begin(), scores.end(), [](const TokenScore& score) { return score.finite(); })) return fail();
+  for (const TokenScore& score : scores) prompt_scores_.push_back(scored(score.token.token, &score));
+  read_ = piece.end;
+  if (read_ == to_read_) prompt_has_been_read();
+}
+
+void Sequence::prompt_has_been_read() {
+  if (prompt_scores_.empty() && options_.max_tokens > 0) return;
+  updates_.push_back({.prompt = std::exchange(prompt_scores_, {}), .generated = {}, .text = {}});
+  if (options_.max_tokens > 0) return;
+  end_ = updates_.back().end = EndReason::length;
+}
+
+void Sequence::append(std::int32_t token, const TokenScore* score) {
+  tokens_.push_back(token);
+  updates_.push_back({.prompt = {}, .generated = {scored(token, score)}, .text = {}});
+  if (eos_ && token == *eos_) return finish(EndReason::eos);
+  updates_.back().text = stops_.push(detokenizer_.push(token));
+  if (stops_.stopped()) {
+    end_ = updates_.back().end = EndReason::stop_string;
+  } else if (static_cast<std::int64_t>(generated().size()) >= options_.max_tokens) {
+    finish(EndReason::length);
+  }
+}
+
+// The text that was held back is shown after all.
+void Sequence::finish(EndReason end) {
+  updates_.back().text += stops_.finish() + detokenizer_.finish();
+  end_ = updates_.back().end = end;
+}
+
+void Sequence::fail() {
+  updates_.push_back({});
+  end_ = updates_.back().end = EndReason::not_finite;
+}
+
+ScoredToken Sequence::scored(std::int32_t token, const TokenScore* score) const {
+  ScoredToken result{.token = token, .log_probability = std::nullopt, .top = {}};
+  if (score == nullptr) return result;
+  result.log_probability = score->token.log_probability;
+  const auto wanted = static_cast<std::size_t>(std::max<std::int64_t>(options_.logprobs, 0));
+  if (wanted > 0 && score->top.empty()) result.top.push_back(score->best);
+  const auto end = score->top.begin() + static_cast<std::ptrdiff_t>(std::min(wanted, score->top.size()));
+  result.top.insert(result.top.end(), score->top.begin(), end);
+  return result;
+}
+
+std::vector<SequenceUpdate> Sequence::take_updates() { return std::exchange(updates_, {}); }
+
+}  // namespace qdelta

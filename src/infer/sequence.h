@@ -1,0 +1,91 @@
+// A sequence: a prompt, what has been read of it, and what is generated after it. It knows tokens and text, not the
+// model: a Decoder reads its prompt and gives it tokens, and whoever owns it takes the updates.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer.h"
+#include "infer/prompt_reader.h"
+#include "infer/stop_matcher.h"
+#include "infer/token_score.h"
+#include "kernels/sampling.h"
+
+namespace qdelta {
+
+struct GenerationOptions {
+  SamplingOptions sampling = {};
+  std::uint64_t stream = 0;            // separates the random numbers of sequences that have the same seed
+  std::int64_t max_tokens = 128;       // 0: the prompt is read up to its last token, and nothing is generated
+  std::vector<std::string> stop = {};  // text that ends the sequence, itself left out
+  bool stop_at_eos = true;
+  std::int64_t logprobs = -1;  // so many of the most likely tokens with each token's score; -1: no scores
+  bool score_prompt = false;   // scores for the prompt's tokens too
+};
+
+enum class EndReason { none, length, eos, stop_string, not_finite };
+
+// A token with its score, where it was asked for and there is one: the first token of a prompt has none.
+struct ScoredToken {
+  std::int32_t token = 0;
+  std::optional<float> log_probability;
+  std::vector<TokenChance> top;  // the most likely first
+};
+
+// What is new.
+struct SequenceUpdate {
+  std::vector<ScoredToken> prompt;     // once, where asked for, before all else
+  std::vector<ScoredToken> generated;  // tokens, whether or not their text is certain yet
+  std::string text;                    // that can be shown
+  EndReason end = EndReason::none;
+};
+
+class Sequence {
+ public:
+  // The prompt must not be empty.
+  Sequence(const Tokenizer& tokenizer, std::vector<std::int32_t> prompt, GenerationOptions options);
+
+  [[nodiscard]] const GenerationOptions& options() const { return options_; }
+  // The prompt and what was generated.
+  [[nodiscard]] std::span<const std::int32_t> tokens() const { return tokens_; }
+  [[nodiscard]] std::span<const std::int32_t> prompt() const { return tokens().first(prompt_size_); }
+  [[nodiscard]] std::span<const std::int32_t> generated() const { return tokens().subspan(prompt_size_); }
+
+  // Exactly one of these holds.
+  [[nodiscard]] bool reading() const { return !done() && read_ < to_read_; }
+  [[nodiscard]] bool generating() const { return !done() && read_ == to_read_; }
+  [[nodiscard]] bool done() const { return end_ != EndReason::none; }
+  [[nodiscard]] EndReason end() const { return end_; }
+
+  // The piece of the prompt to read next, and then what came of reading it.
+  [[nodiscard]] PromptPiece next_piece(std::int64_t slot) const;
+  void read(const PromptPiece& piece, std::span<const TokenScore> scores);
+
+  // The next token has been sampled; `score` where options().logprobs asks for one.
+  void append(std::int32_t token, const TokenScore* score = nullptr);
+  // The model's output is not finite: the sequence cannot go on.
+  void fail();
+
+  // What has come since the last call, in order.
+  [[nodiscard]] std::vector<SequenceUpdate> take_updates();
+
+ private:
+  [[nodiscard]] ScoredToken scored(std::int32_t token, const TokenScore* score) const;
+  void prompt_has_been_read();
+  void finish(EndReason end);
+
+  GenerationOptions options_;
+  std::vector<std::int32_t> tokens_;
+  std::size_t prompt_size_, to_read_, read_ = 0;
+  std::optional<std::int32_t> eos_;
+  TokenStream detokenizer_;
+  StopMatcher stops_;
+  EndReason end_ = EndReason::none;
+  std::vector<ScoredToken> prompt_scores_;
+  std::vector<SequenceUpdate> updates_;
+};
+
+}  // namespace qdelta

@@ -1,0 +1,61 @@
+// Stop strings in text that comes in pieces.
+#include "infer/stop_matcher.h"
+
+#include <gtest/gtest.h>
+
+namespace qdelta {
+namespace {
+
+// What is shown when a text comes in pieces of so many bytes.
+struct Shown {
+  std::string text;
+  bool stopped = false;
+};
+Shown shown(const std::string& text, const std::vector<std::string>& stops, std::size_t piece) {
+  StopMatcher matcher(stops);
+  Shown result;
+  for (std::size_t at = 0; at < text.size() && !matcher.stopped(); at += piece) {
+    result.text += matcher.push(text.substr(at, piece));
+  }
+  result.stopped = matcher.stopped();
+  result.text += matcher.finish();
+  return result;
+}
+
+TEST(StopMatcher, FindsTheFirstStopStringHoweverTheTextIsCut) {
+  const std::string text = "one two three two";
+  for (std::size_t piece = 1; piece <= text.size(); ++piece) {
+    EXPECT_EQ(shown(text, {"three", "two"}, piece).text, "one ") << piece;
+    EXPECT_EQ(shown(text, {"two t"}, piece).text, "one ") << piece;
+    EXPECT_EQ(shown(text, {"twos", "onet"}, piece).text, text) << piece;
+    EXPECT_TRUE(shown(text, {"ee two"}, piece).stopped);
+    EXPECT_FALSE(shown(text, {"ee twos"}, piece).stopped);
+  }
+}
+
+TEST(StopMatcher, HoldsBackOnlyWhatMayBecomeAStopString) {
+  StopMatcher matcher({"abcd", "bx"});
+  EXPECT_EQ(matcher.push("12ab"), "12");
+  EXPECT_EQ(matcher.push("c"), "");
+  EXPECT_EQ(matcher.push("!"), "abc!");
+  EXPECT_EQ(matcher.push("ab"), "");
+  EXPECT_EQ(matcher.push("b"), "ab");  // the second b may go on to bx
+  EXPECT_FALSE(matcher.stopped());
+  EXPECT_EQ(matcher.finish(), "b");
+  EXPECT_EQ(matcher.finish(), "");
+}
+
+TEST(StopMatcher, AStopStringThatOverlapsItself) {
+  for (std::size_t piece = 1; piece <= 7; ++piece) EXPECT_EQ(shown("aabaaab", {"aaab"}, piece).text, "aab") << piece;
+}
+
+TEST(StopMatcher, WithoutStopStringsEverythingIsShownAtOnce) {
+  for (const std::vector<std::string>& none : {std::vector<std::string>{}, std::vector<std::string>{""}}) {
+    StopMatcher matcher(none);
+    EXPECT_EQ(matcher.push("text"), "text");
+    EXPECT_FALSE(matcher.stopped());
+  }
+}
+
+}  // namespace
+}  // namespace qdelta
