@@ -47,7 +47,7 @@ void Decoder::read(std::span<const std::int64_t> slots) {
 }
 
 void Decoder::sample_first(std::vector<std::size_t> pieces, std::span<const std::int64_t> slots) {
-  std::ranges::stable_partition(pieces, [&](std::size_t piece) { return wants_score(slots[piece]); });
+  std::stable_partition(pieces.begin(), pieces.end(), [&](std::size_t piece) { return wants_score(slots[piece]); });
   std::vector<std::int64_t> sampled;
   for (const std::size_t piece : pieces) sampled.push_back(slots[piece]);
   std::vector<std::int32_t> tokens(sampled.size());
@@ -66,7 +66,7 @@ std::size_t Decoder::step() {
   for (std::size_t slot = 0; slot < sequences_.size(); ++slot) {
     if (sequences_[slot] != nullptr && sequences_[slot]->generating()) slots.push_back(static_cast<std::int64_t>(slot));
   }
-  std::ranges::stable_partition(slots, [this](std::int64_t slot) { return wants_score(slot); });
+  std::stable_partition(slots.begin(), slots.end(), [this](std::int64_t slot) { return wants_score(slot); });
   std::vector<std::int32_t> tokens;
   for (const std::int64_t slot : slots) tokens.push_back(at(slot)->tokens().back());
   for (std::size_t begin = 0; begin < slots.size(); begin += step_.max_rows()) {
