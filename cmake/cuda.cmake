@@ -1,4 +1,4 @@
-#The CUDA backend, part of the engine.Code for compute capability 8.0(and PTX for newer cards), and for Hopper.
+# The CUDA backend, part of the engine. Code for compute capability 8.0 (and PTX for newer cards), and for Hopper.
 set(QDELTA_CUDA_ARCHITECTURES "80;90a-real" CACHE STRING "Compute capabilities to compile for")
 set(CMAKE_CUDA_ARCHITECTURES ${QDELTA_CUDA_ARCHITECTURES})
 find_program(QDELTA_NVCC nvcc HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
@@ -13,7 +13,7 @@ if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does n
 endif()
 find_package(CUDAToolkit REQUIRED)
 
-#Their own target, so that they can be compiled without the rest.
+# A target of its own, so that the kernels can be compiled without the rest.
 file(GLOB QDELTA_CUDA_SOURCES CONFIGURE_DEPENDS src/kernels/cuda/*.cu src/kernels/cuda/*.cpp)
 add_library(qdelta_cuda OBJECT ${QDELTA_CUDA_SOURCES})
 set_target_properties(qdelta_cuda PROPERTIES CUDA_STANDARD 20)
@@ -24,7 +24,7 @@ target_compile_options(qdelta_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-diag-supp
 target_link_libraries(qdelta_cuda PUBLIC CUDA::cudart_static CUDA::cublasLt fmt::fmt PRIVATE qdelta_warnings)
 
 target_sources(qdelta_operators PRIVATE $<TARGET_OBJECTS:qdelta_cuda>)
-# The files that hand work to a GPU; no other depends on whether there is one.
+# The files that dispatch to a GPU; no other depends on whether there is one.
 file(GLOB QDELTA_DISPATCHING CONFIGURE_DEPENDS src/kernels/*.cpp)
 set_source_files_properties(${QDELTA_DISPATCHING} PROPERTIES COMPILE_DEFINITIONS QDELTA_WITH_CUDA)
 target_link_libraries(qdelta_operators PUBLIC CUDA::cudart_static CUDA::cublasLt)

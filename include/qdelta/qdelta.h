@@ -54,10 +54,10 @@ typedef enum qdelta_rule {
 
 typedef enum qdelta_form {
   QDELTA_CHUNK = 0,     /* matrix products over chunks of tokens */
-  QDELTA_RECURRENT = 1, /* a few tokens at a time; the backward token by token */
+  QDELTA_RECURRENT = 1, /* blocks of four tokens; the backward token by token */
   QDELTA_ORACLE = 2,    /* token by token in float64: slow, for checking */
-  QDELTA_AUTO = 3 /* what is fastest: QDELTA_RECURRENT for a forward in float32 that writes no chunk_states and has
-                     no chunk length, else QDELTA_CHUNK */
+  QDELTA_AUTO = 3 /* what is fastest: QDELTA_RECURRENT for a forward without chunk_states, chunk length and products in
+                     bfloat16, else QDELTA_CHUNK */
 } qdelta_form;
 
 /* Set it up with qdelta_options_init, then change what you need. */
@@ -90,7 +90,7 @@ typedef struct qdelta_inputs {
 typedef struct qdelta_outputs {
   DLTensor* o;            /* [B, T, HV, V] */
   DLTensor* ht;           /* [N, HV, K, V] state on exit, or NULL */
-  DLTensor* chunk_states; /* [qdelta_chunk_count(...), HV, K, V] to save the backward some work, or NULL */
+  DLTensor* chunk_states; /* [qdelta_chunk_count(...), HV, K, V] saved for the backward, or NULL */
 } qdelta_outputs;
 
 /* o and ht from the inputs. */
@@ -100,7 +100,7 @@ QDELTA_API qdelta_status qdelta_forward(const qdelta_options* options, const qde
 typedef struct qdelta_output_gradients {
   const DLTensor* d_o;          /* [B, T, HV, V] */
   const DLTensor* d_ht;         /* [N, HV, K, V], or NULL: zeros */
-  const DLTensor* chunk_states; /* as qdelta_forward left them with the same options, or NULL: computed again */
+  const DLTensor* chunk_states; /* as qdelta_forward left them with the same options, or NULL: recomputed */
 } qdelta_output_gradients;
 
 typedef struct qdelta_input_gradients {

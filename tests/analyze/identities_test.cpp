@@ -1,4 +1,4 @@
-// The walk against the oracle, and the paper's identities on random data and on a trained model.
+// HeadWalk against the oracle, and the paper's identities on random data and on a trained model.
 #include "analyze/identities.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ TEST_P(EachRule, TheWalkIsTheRecurrence) {
       const Step& step = walk.step();
       const float* o = trace.o.data() + (step.token * trace.v_heads + head) * trace.value_dim;
       for (std::int64_t j = 0; j < trace.value_dim; ++j) EXPECT_NEAR(trace.scale * step.output[j], o[j], 1e-6);
-      // What the walk derives, from the definition.
+      // What HeadWalk derives, from the definition.
       EXPECT_LT((step.after - step.state.transpose() * step.x).norm(), 1e-12);
       EXPECT_LT((step.output - step.state.transpose() * step.q).norm(), 1e-12);
     }
@@ -130,7 +130,7 @@ TEST_P(EachRule, IdentitiesHoldOnATrainedModel) {
   const bool erases = traits_of(GetParam()).erases;
   EXPECT_EQ(analysis->sections.front().id, erases ? "contraction" : "values_similarity");
   EXPECT_EQ(analysis->left_out.empty(), erases);
-  // The model's own float kernels computed the same recurrence, across the seam between the pieces too.
+  // The model's own float kernels computed the same recurrence, across the boundary between two calls too.
   for (const LayerTrace& trace : traces) {
     for (const HeadIdentities& head : identities_of(trace)) {
       EXPECT_LT(head.differences().at("model_output").relative(), 1e-5);

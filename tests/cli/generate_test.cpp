@@ -143,7 +143,7 @@ TEST_F(Generate, GoesOnFromAPromptThatWasOnlyRead) {
             generate(joined({"--prompt", "The river"}, sampled)));
 }
 
-// Files of before it was kept, and of a chat in which nothing was said.
+// Files from before the last token was saved, and of a chat in which nothing was said.
 TEST_F(Generate, AStateWithoutALastTokenNeedsAPrompt) {
   const std::string state = folder_.file("state");
   run_well(command({"--prompt", "The river", "--max-tokens", "0", "--save-state", state}));

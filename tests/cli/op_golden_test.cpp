@@ -78,8 +78,8 @@ TEST_P(OpGolden, BFloat16) {
     const SafetensorsFile expected = run(input, "oracle", "f32");
     const SafetensorsFile result = run(input, GetParam(), "bf16");
     EXPECT_EQ(result.metadata().at("dtype"), "bf16");
-    // The chunk form may multiply in bfloat16, and without the norm the walk multiplies its errors; the others only
-    // store in it.
+    // The chunk form may round the operands of its products to bfloat16, and without the norm the recurrence amplifies
+    // these errors; the other forms only store in it.
     const double chunk_tolerance = expected.metadata().at("qk_l2norm") == "true" ? 0.02 : 0.08;
     for (const char* narrow : {"o", "dq", "dk", "dv"}) {
       expect_close(result, expected, narrow, DType::bf16, chunks ? chunk_tolerance : 0.004);

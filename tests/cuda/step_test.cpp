@@ -293,7 +293,7 @@ TEST(CudaSample, CutsOfLargeVocabularies) {
         const std::vector<double> expected = distribution(std::vector<float>(values.begin(), values.end()), options);
         const Drawn drawn = draw(logits, options, {});
         for (const std::int32_t token : drawn.tokens) {
-          // The edge of top-p may fall differently by rounding: then the token is one of the last kept.
+          // The edge of top-p may fall differently by rounding: then the token is one of the last candidates.
           ASSERT_GT(expected[static_cast<std::size_t>(token)], 0) << vocabulary << " " << options.seed;
         }
         const std::set<std::int32_t> different(drawn.tokens.begin(), drawn.tokens.end());

@@ -26,7 +26,7 @@ RecurrenceCase make_case(double highest_lambda) {
   return random_case(spec, 91);
 }
 
-// math.md, one head and one sequence, literally: A, V' = (I + A)^-1 R, O and S+.
+// The formulas of cpu/recurrence_chunk.cpp, one head and one sequence: A, V' = (I + A)^-1 R, O and S+.
 std::vector<double> chunk_form(const RecurrenceCase& problem, std::int64_t chunk, Order order) {
   const std::int64_t K = problem.spec.key_dim;
   const std::int64_t V = problem.spec.value_dim;
@@ -52,7 +52,7 @@ std::vector<double> chunk_form(const RecurrenceCase& problem, std::int64_t chunk
       tokens.push_back(oracle_detail::load_token(shape, in, first + r, 0));
       G.push_back((r == 0 ? 0 : G.back()) + tokens.back().coef.log_decay);
     }
-    std::vector<double> fresh(C * V);  // V'
+    std::vector<double> v_new(C * V);  // V'
     for (std::int64_t r = 0; r < C; ++r) {
       const auto& token = tokens[r];
       for (std::int64_t j = 0; j < V; ++j) {
@@ -60,14 +60,14 @@ std::vector<double> chunk_form(const RecurrenceCase& problem, std::int64_t chunk
             token.coef.write * in.v[(first + r) * V + j] - token.coef.erase * std::exp(G[r]) * read(token.x, j);
         for (std::int64_t i = 0; i < r; ++i) {
           const double product = order == Order::x_times_k ? dot(token.x, tokens[i].k) : dot(token.k, tokens[i].x);
-          sum -= token.coef.erase * std::exp(G[r] - G[i]) * product * fresh[i * V + j];
+          sum -= token.coef.erase * std::exp(G[r] - G[i]) * product * v_new[i * V + j];
         }
-        fresh[r * V + j] = sum;
+        v_new[r * V + j] = sum;
       }
       for (std::int64_t j = 0; j < V; ++j) {
         double sum = std::exp(G[r]) * read(token.q, j);
         for (std::int64_t i = 0; i <= r; ++i) {
-          sum += std::exp(G[r] - G[i]) * dot(token.q, tokens[i].k) * fresh[i * V + j];
+          sum += std::exp(G[r] - G[i]) * dot(token.q, tokens[i].k) * v_new[i * V + j];
         }
         O.push_back(shape.scale * sum);
       }
@@ -76,7 +76,7 @@ std::vector<double> chunk_form(const RecurrenceCase& problem, std::int64_t chunk
       for (std::int64_t j = 0; j < V; ++j) {
         S[i * V + j] *= std::exp(G[C - 1]);
         for (std::int64_t r = 0; r < C; ++r) {
-          S[i * V + j] += std::exp(G[C - 1] - G[r]) * tokens[r].k[i] * fresh[r * V + j];
+          S[i * V + j] += std::exp(G[C - 1] - G[r]) * tokens[r].k[i] * v_new[r * V + j];
         }
       }
     }
