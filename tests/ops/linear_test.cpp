@@ -35,7 +35,9 @@ void add_product(const Product& p, const std::vector<double>& a, const std::vect
 }
 
 OpCase linear_case(const LinearSizes& n, DType type, DType out, Add add) {
-  const auto [N, I, O] = n;
+  const std::int64_t N = n.rows;
+  const std::int64_t I = n.in;
+  const std::int64_t O = n.out;
   const bool sums = add != Add::nothing;
   OpCase c{.op = "linear", .shape = fmt::format("{} x {} to {}, {}", N, I, O, text_of(out))};
   c.in("x", type, {N, I});

@@ -142,7 +142,8 @@ TensorView PlacedOperands::operator[](const std::string& name) const {
 OpResults PlacedOperands::results() const {
   OpResults out;
   out.values = host_;
-  for (const auto& [name, placed] : placed_) {
+  for (const auto& [name, found] : placed_) {
+    const Placed& placed = found;
     std::vector<std::byte> image = placed.memory->download();
     std::vector<double>& values = out.values[name];
     values.resize(static_cast<std::size_t>(placed.view.shape.elements()));
