@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <memory>
 #include <set>
 #include <tuple>
 
@@ -237,15 +238,6 @@ std::vector<DType> activation_types() {
 }
 
 std::string text_of(DType dtype) { return dtype == kBF16 ? "bf16" : "f32"; }
-
-const std::vector<NamedDevice>& devices_here() {
-  static const std::vector<NamedDevice> devices = [] {
-    std::vector<NamedDevice> found{{"CPU", {.threads = 2}}};
-    if (gpu_here()) found.push_back({"GPU", {.gpu = gpu().context.get()}});
-    return found;
-  }();
-  return devices;
-}
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 

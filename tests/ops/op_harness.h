@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -129,13 +130,6 @@ void check_op(const OpCase& problem);
 [[nodiscard]] std::vector<DType> activation_types();
 // "f32", "bf16" and so on, for the names of cases.
 [[nodiscard]] std::string text_of(DType dtype);
-
-// The CPU and, where there is one, the GPU.
-struct NamedDevice {
-  std::string name;
-  Device device;
-};
-[[nodiscard]] const std::vector<NamedDevice>& devices_here();
 
 // Index of row-major matrices in oracles.
 [[nodiscard]] inline std::size_t at(std::int64_t row, std::int64_t columns, std::int64_t column) {

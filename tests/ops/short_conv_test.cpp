@@ -167,6 +167,7 @@ TEST(Ops, ShortConv) {
           if (state && taps == 1) continue;
           n.state = state;
           for (const bool bias : {false, true}) {
+            if (channels == 1040 && bias != (taps > 2)) continue;
             n.bias = bias;
             for (const DType type : activation_types()) check_op(short_conv_case(n, type));
           }
