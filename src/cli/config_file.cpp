@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 

@@ -19,7 +19,7 @@
 #include "data/documents.h"
 #include "data/shards.h"
 #include "data/tokenizer.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {

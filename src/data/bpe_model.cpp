@@ -11,7 +11,7 @@
 #include "data/byte_alphabet.h"
 #include "data/unicode.h"
 #include "data/word_cache.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {

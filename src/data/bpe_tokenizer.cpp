@@ -9,13 +9,13 @@
 #include "data/added_tokens.h"
 #include "data/bpe_model.h"
 #include "data/byte_alphabet.h"
+#include "data/checked_json.h"
 #include "data/decoders.h"
-#include "data/json_at.h"
 #include "data/normalizers.h"
 #include "data/post_processor.h"
 #include "data/pre_tokenizers.h"
 #include "data/unicode.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {

@@ -5,7 +5,7 @@
 #include "data/byte_alphabet.h"
 #include "data/pattern.h"
 #include "data/unicode.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {

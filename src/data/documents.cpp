@@ -7,8 +7,8 @@
 #include <span>
 
 #include "core/error.h"
-#include "data/json_at.h"
-#include "io/utf8.h"
+#include "data/checked_json.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {

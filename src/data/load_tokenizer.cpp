@@ -11,7 +11,7 @@
 #include "data/tokenizer.h"
 #include "io/atomic_file.h"
 #include "io/mapped_file.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {

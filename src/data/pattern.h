@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "data/json_at.h"
+#include "data/checked_json.h"
 #include "data/regex.h"
 
 namespace qdelta {

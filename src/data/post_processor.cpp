@@ -1,6 +1,6 @@
 #include "data/post_processor.h"
 
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "data/json_at.h"
+#include "data/checked_json.h"
 
 namespace qdelta {
 

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "data/json_at.h"
+#include "data/checked_json.h"
 
 namespace qdelta {
 

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "data/regex_unicode.h"
 #include "data/unicode.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {

@@ -13,7 +13,7 @@
 #include "data/bpe_model.h"
 #include "data/sentencepiece_model.h"
 #include "data/unicode.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {

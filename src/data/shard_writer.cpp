@@ -6,7 +6,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "data/json_at.h"
+#include "data/checked_json.h"
 #include "data/shard_format.h"
 #include "data/shards.h"
 #include "io/atomic_file.h"

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "data/json_at.h"
+#include "data/checked_json.h"
 #include "data/shard_format.h"
 
 namespace qdelta {

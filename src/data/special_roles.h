@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "data/json_at.h"
+#include "data/checked_json.h"
 
 namespace qdelta {
 

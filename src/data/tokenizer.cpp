@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "data/unicode.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "data/byte_stream.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta::eval {
 

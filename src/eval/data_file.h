@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/json_at.h"
+#include "data/checked_json.h"
 
 namespace qdelta::eval {
 

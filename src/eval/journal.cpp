@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "data/json_at.h"
+#include "data/checked_json.h"
 #include "eval/data_file.h"
 #include "io/folder_lock.h"
 

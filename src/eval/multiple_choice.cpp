@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "eval/python_text.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta::eval {
 namespace {

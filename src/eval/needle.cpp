@@ -12,7 +12,7 @@
 #include "eval/builtin_words.h"
 #include "eval/data_file.h"
 #include "eval/python_text.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta::eval {
 namespace {

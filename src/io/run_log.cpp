@@ -16,7 +16,7 @@
 
 #include "core/error.h"
 #include "io/atomic_file.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {

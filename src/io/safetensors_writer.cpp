@@ -9,7 +9,7 @@
 #include "core/memory.h"
 #include "io/atomic_file.h"
 #include "io/safetensors.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta::plot {
 namespace {

@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "core/error.h"
-#include "data/json_at.h"
-#include "io/utf8.h"
+#include "data/checked_json.h"
+#include "io/untrusted_text.h"
 #include "serve/api_error.h"
 
 namespace qdelta::serve {

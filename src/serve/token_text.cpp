@@ -4,7 +4,7 @@
 
 #include <iterator>
 
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta::serve {
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <ctime>
 
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 #include "template/interpreter.h"
 #include "template/text.h"
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 #include "template/interpreter.h"
 #include "template/operators.h"
 #include "template/text.h"

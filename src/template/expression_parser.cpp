@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 #include "template/builtins.h"
 #include "template/parser.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "data/unicode.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 #include "template/string_literal.h"
 #include "template/strings.h"
 

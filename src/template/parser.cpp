@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta::jinja {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "data/unicode.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 #include "template/strings.h"
 
 namespace qdelta::jinja {

@@ -10,7 +10,7 @@
 #include "data/tokenizer.h"
 #include "data/unicode.h"
 #include "data_testing.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {

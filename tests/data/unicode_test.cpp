@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 #include "testing.h"
 
 namespace qdelta::unicode {

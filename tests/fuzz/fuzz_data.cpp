@@ -17,7 +17,7 @@
 #include "data/shards.h"
 #include "data/tokenizer.h"
 #include "expect.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace {
 

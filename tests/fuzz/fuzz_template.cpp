@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "expect.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 #include "template/jinja.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,4 +1,4 @@
-// Text that comes out of files: is it UTF-8, and how to show it in a message.
+// Text that comes out of files and requests: is it UTF-8, and how to show it in a message.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,9 @@
-#include "data/json_at.h"
+#include "data/checked_json.h"
 
 #include <algorithm>
 
 #include "data/unicode.h"
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {

@@ -1,4 +1,5 @@
-// A value in a JSON file together with the place it stands at, so that every complaint can say where.
+// JSON that comes out of files and requests: parsed strictly, and every value knows its place, so that every complaint
+// can say where.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-#include "io/utf8.h"
+#include "io/untrusted_text.h"
 
 #include <fmt/format.h>
 
