@@ -12,7 +12,7 @@
 #include "cli/evaluation_display.h"
 #include "cli/stop_signal.h"
 #include "cli/validators.h"
-#include "core/fingerprint.h"
+#include "core/hash.h"
 #include "eval/evaluation.h"
 #include "infer/state_file.h"
 #include "io/atomic_file.h"
@@ -112,10 +112,10 @@ void run_eval(EvalFlags& flags) {
                            {"adds_bos", encoder->adds_bos()}};
   }
   report["settings"] = settings_json(flags, device);
-  report["examples_hash"] = eval::fingerprint_of(tasks);
+  report["examples_hash"] = eval::hash_of(tasks);
   const std::string key = fmt::format(
-      "{:016x}", fingerprint_of({report["model"]["hash"].dump(), report["settings"].dump(),
-                                 report["examples_hash"].dump(), report.value("tokenizer", report["model"]).dump()}));
+      "{:016x}", hash_texts({report["model"]["hash"].dump(), report["settings"].dump(), report["examples_hash"].dump(),
+                             report.value("tokenizer", report["model"]).dump()}));
   report["settings"]["data"] = flags.settings.data;
   if (!flags.settings.ruler_data.empty()) report["settings"]["ruler_data"] = flags.settings.ruler_data;
   report["settings"]["batch"] = flags.batch;

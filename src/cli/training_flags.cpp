@@ -114,7 +114,7 @@ TrainingData open_data(const TrainingFlags& flags, const std::string& data_folde
     paths = {train.string()};
     held_out = {validation.string()};
   }
-  const auto dataset = std::make_shared<const TokenDataset>(TokenDataset::open(paths));
+  const auto dataset = std::make_shared<const TokenDataset>(TokenDataset::open(paths, tokenizer.get()));
   require(tokenizer == nullptr || tokenizer->fingerprint() == dataset->fingerprint(),
           "the shards were made with another tokenizer than {}", data.tokenizer);
   if (!just_made) check_shards(*dataset);
@@ -122,7 +122,7 @@ TrainingData open_data(const TrainingFlags& flags, const std::string& data_folde
   data.source = std::make_unique<TokenSource>(
       dataset, TokenSourceOptions{.row = row, .rows = flags.rows, .seed = flags.seed, .shuffle = true});
   if (!held_out.empty()) {
-    const auto rows_dataset = std::make_shared<const TokenDataset>(TokenDataset::open(held_out));
+    const auto rows_dataset = std::make_shared<const TokenDataset>(TokenDataset::open(held_out, tokenizer.get()));
     require(rows_dataset->fingerprint() == dataset->fingerprint(),
             "training and validation data have different tokenizers");
     if (!just_made) check_shards(*rows_dataset);

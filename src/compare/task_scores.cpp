@@ -30,7 +30,7 @@ TaskScores::TaskScores(const std::string& tasks, const eval::TaskSettings& setti
   }
   const auto model = load_model(checkpoint);
   tasks_ = eval::make_tasks(entries, {settings, encoder_.get(), model->config()});
-  examples_ = eval::fingerprint_of(tasks_);
+  examples_ = eval::hash_of(tasks_);
   for (const auto& task : tasks_) {
     for (const eval::Metric& metric : task->metrics()) {
       const std::string name = score_name(*task, metric.name);

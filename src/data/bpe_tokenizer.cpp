@@ -5,7 +5,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "core/fingerprint.h"
 #include "data/added_tokens.h"
 #include "data/bpe_model.h"
 #include "data/byte_alphabet.h"
@@ -29,7 +28,7 @@ constexpr std::string_view kUsualEos[] = {"</s>", "<|end_of_text|>", "<eos>", "<
 class BpeTokenizer final : public Tokenizer {
  public:
   BpeTokenizer(const nlohmann::json& json, const std::string& label, const SpecialRoles& roles, std::string name,
-               std::uint64_t fingerprint, std::vector<TokenizerFile> files);
+               Fingerprint fingerprint, std::vector<TokenizerFile> files);
 
   [[nodiscard]] std::string token(std::int32_t id) const override {
     const std::string* found = token_of(id);
@@ -125,7 +124,7 @@ std::unique_ptr<BpeModel> read_model(const JsonAt& json, bool takes_bytes) {
 }
 
 BpeTokenizer::BpeTokenizer(const nlohmann::json& json, const std::string& label, const SpecialRoles& roles,
-                           std::string name, std::uint64_t fingerprint, std::vector<TokenizerFile> files) {
+                           std::string name, Fingerprint fingerprint, std::vector<TokenizerFile> files) {
   const JsonAt top(json, label);
   if (!json.is_object()) top.corrupt("must be a JSON object");
   if (top.has("version") && top.at("version").text() != "1.0") {
@@ -296,7 +295,7 @@ nlohmann::json gpt2_settings() {
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(std::string contents, const std::string& label, const SpecialRoles& roles,
                                               std::vector<TokenizerFile> files) {
   const nlohmann::json json = parse_json(contents, label);
-  const std::uint64_t fingerprint = fingerprint_of({"tokenizer.json", contents});
+  const Tokenizer::Fingerprint fingerprint({"tokenizer.json", contents});
   files.insert(files.begin(), {"tokenizer.json", std::move(contents)});
   return std::make_unique<BpeTokenizer>(json, label, roles, "BPE " + label, fingerprint, std::move(files));
 }
@@ -344,7 +343,7 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer(std::string vocabulary, const std
     if (!known.bos) known.bos = kEndOfText;
     if (!known.eos) known.eos = kEndOfText;
   }
-  const std::uint64_t fingerprint = fingerprint_of({"vocab.json", vocabulary, merges});
+  const Tokenizer::Fingerprint fingerprint({"vocab.json", vocabulary, merges});
   files.insert(files.begin(), {"merges.txt", std::move(merges)});
   files.insert(files.begin(), {"vocab.json", std::move(vocabulary)});
   const std::string label = vocabulary_label + " with " + merges_label;

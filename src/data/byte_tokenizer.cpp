@@ -1,6 +1,5 @@
 #include "data/byte_tokenizer.h"
 
-#include "core/fingerprint.h"
 #include "data/unicode.h"
 
 namespace qdelta {
@@ -18,7 +17,7 @@ ByteTokenizer::ByteTokenizer() {
   traits.bos = kBos;
   traits.eos = kEos;
   traits.prefix = {kBos};
-  traits.fingerprint = fingerprint_of({"bytes"});
+  traits.fingerprint = Fingerprint({"bytes"});
   set_traits(std::move(traits));
 }
 

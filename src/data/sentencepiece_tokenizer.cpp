@@ -9,7 +9,6 @@
 #include <unordered_map>
 
 #include "core/error.h"
-#include "core/fingerprint.h"
 #include "data/bpe_model.h"
 #include "data/sentencepiece_model.h"
 #include "data/unicode.h"
@@ -76,7 +75,7 @@ SentencePieceTokenizer::SentencePieceTokenizer(std::string contents, const std::
   traits.pad = role(roles.pad, model_.pad_id());
   if (traits.bos && roles.add_bos.value_or(true)) traits.prefix = {*traits.bos};
   if (traits.eos && roles.add_eos.value_or(false)) traits.suffix = {*traits.eos};
-  traits.fingerprint = fingerprint_of({"sentencepiece", contents});
+  traits.fingerprint = Fingerprint({"sentencepiece", contents});
   traits.files = std::move(files);
   traits.files.insert(traits.files.begin(), {"tokenizer.model", std::move(contents)});
   set_traits(std::move(traits));

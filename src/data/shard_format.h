@@ -5,11 +5,12 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/fnv1a.h"
+#include "core/hash.h"
 #include "core/memory.h"
 
 namespace qdelta {
@@ -17,7 +18,7 @@ namespace qdelta {
 static_assert(std::endian::native == std::endian::little, "shards are mapped as they are, and they are little-endian");
 
 inline constexpr std::array<char, 8> kShardMagic = {'Q', 'D', 'T', 'O', 'K', 'E', 'N', 'S'};
-inline constexpr std::uint32_t kShardVersion = 1;
+inline constexpr std::uint32_t kShardVersion = 2;  // of what is written; version 1 is read too
 
 struct ShardHeader {
   std::array<char, 8> magic = kShardMagic;
@@ -38,20 +39,15 @@ static_assert(sizeof(ShardHeader) == 64 && offsetof(ShardHeader, checksum) == 48
   return (tokens * width + 7) / 8 * 8;
 }
 
-// FNV-1a over 64-bit words; the size must be a multiple of 8.
-inline constexpr std::uint64_t kChecksumStart = 0xcbf29ce484222325U;
-[[nodiscard]] inline std::uint64_t checksum_of(std::span<const std::byte> bytes, std::uint64_t start = kChecksumStart) {
-  std::uint64_t hash = start;
-  for (std::size_t at = 0; at + 8 <= bytes.size(); at += 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + at, 8);
-    hash = (hash ^ word) * 0x100000001b3U;
-  }
-  return hash;
+// Of the tokens, with the zeros after them.
+[[nodiscard]] inline std::uint64_t shard_token_checksum(std::uint32_t version, std::span<const std::byte> tokens) {
+  return version == 1 ? fnv1a::of_words(tokens) : hash_bytes(tokens);
 }
+// Of the header up to its checksum and the document offsets.
 [[nodiscard]] inline std::uint64_t shard_checksum(const ShardHeader& header, std::span<const std::uint64_t> offsets) {
-  const auto bytes = std::as_bytes(std::span(&header, 1)).first(offsetof(ShardHeader, checksum));
-  return checksum_of(std::as_bytes(offsets), checksum_of(bytes));
+  const auto fields = std::as_bytes(std::span(&header, 1)).first(offsetof(ShardHeader, checksum));
+  const auto ends = std::as_bytes(offsets);
+  return header.version == 1 ? fnv1a::of_words(ends, fnv1a::of_words(fields)) : hash_bytes(ends, hash_bytes(fields));
 }
 
 // A line of shards.json.

@@ -38,8 +38,9 @@ std::vector<ShardEntry> read_shard_index(const std::string& folder) {
       parse_json({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path);
   const JsonAt top(json, path);
   if (top.at("format").text() != kFormat) top.at("format").corrupt("must be \"{}\"", kFormat);
-  if (top.at("version").integer(0, INT32_MAX) != kShardVersion) {
-    top.at("version").unsupported("this program reads version {}", kShardVersion);
+  const std::int64_t version = top.at("version").integer(0, INT32_MAX);
+  if (version < 1 || version > kShardVersion) {
+    top.at("version").unsupported("this program reads versions 1 to {}", kShardVersion);
   }
   std::vector<ShardEntry> entries;
   for (const JsonAt& entry : top.at("shards").elements()) {
@@ -96,7 +97,7 @@ void ShardWriter::write_shard() {
   header.vocab_size = static_cast<std::uint32_t>(options_.vocab_size);
   tokens_.resize(shard_data_bytes(header.tokens, header.width));
   header.checksum = shard_checksum(header, offsets_);
-  header.token_checksum = checksum_of(tokens_);
+  header.token_checksum = shard_token_checksum(header.version, tokens_);
 
   const std::string name = shard_name(written_.size());
   AtomicFile file((fs::path(options_.folder) / name).string());

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "data/checked_json.h"
 #include "data/shard_format.h"
+#include "data/tokenizer.h"
 
 namespace qdelta {
 namespace {
@@ -54,8 +55,8 @@ void TokenShard::read(std::span<const std::byte> bytes) {
   }
   std::memcpy(&header, bytes.data(), sizeof(header));
   if (header.magic != kShardMagic) refuse("not a token shard: it does not start with \"QDTOKENS\"");
-  if (header.version != kShardVersion) {
-    refuse(fmt::format("version {} of the format; this program reads version {}", header.version, kShardVersion));
+  if (header.version < 1 || header.version > kShardVersion) {
+    refuse(fmt::format("version {} of the format; this program reads versions 1 to {}", header.version, kShardVersion));
   }
   if (header.vocab_size == 0 || header.vocab_size > INT32_MAX) {
     refuse(fmt::format("a vocabulary of {} ids is impossible", header.vocab_size));
@@ -90,6 +91,7 @@ void TokenShard::read(std::span<const std::byte> bytes) {
       refuse(fmt::format("document {} goes from token {} to {}", i, offsets_[i], offsets_[i + 1]));
     }
   }
+  version_ = header.version;
   tokens_ = static_cast<std::int64_t>(header.tokens);
   vocab_size_ = static_cast<std::int32_t>(header.vocab_size);
   width_ = header.width;
@@ -110,7 +112,7 @@ void TokenShard::copy(std::int64_t begin, std::span<std::int32_t> out) const {
 }
 
 void TokenShard::verify() const {
-  if (checksum_of(data_) != token_checksum_) {
+  if (shard_token_checksum(version_, data_) != token_checksum_) {
     fail(Status::corrupt, "{}: damaged: the checksum of the tokens does not fit; make it again with qdelta tokenize",
          path_);
   }
@@ -122,15 +124,17 @@ void TokenShard::verify() const {
   }
 }
 
-TokenDataset TokenDataset::open(const std::string& path) { return open(std::vector<std::string>{path}); }
+TokenDataset TokenDataset::open(const std::string& path, const Tokenizer* tokenizer) {
+  return open(std::vector<std::string>{path}, tokenizer);
+}
 
-TokenDataset TokenDataset::open(const std::vector<std::string>& paths) {
+TokenDataset TokenDataset::open(const std::vector<std::string>& paths, const Tokenizer* tokenizer) {
   require(!paths.empty(), "no token shards were named");
   TokenDataset dataset;
   for (const std::string& path : paths) {
     std::error_code error;
     if (!fs::is_directory(path, error)) {
-      dataset.add(TokenShard::open(path));
+      dataset.add(TokenShard::open(path), tokenizer);
       continue;
     }
     for (const ShardEntry& entry : read_shard_index(path)) {
@@ -139,13 +143,15 @@ TokenDataset TokenDataset::open(const std::vector<std::string>& paths) {
         fail(Status::corrupt, "{} has {} tokens in {} documents, but {} lists it with {} in {}", shard.path(),
              shard.tokens(), shard.documents(), kShardIndexName, entry.tokens, entry.documents);
       }
-      dataset.add(std::move(shard));
+      dataset.add(std::move(shard), tokenizer);
     }
   }
   return dataset;
 }
 
-void TokenDataset::add(TokenShard shard) {
+void TokenDataset::add(TokenShard shard, const Tokenizer* tokenizer) {
+  const bool own = tokenizer != nullptr && shard.version_ == 1 && shard.fingerprint_ == tokenizer->fingerprint_v1();
+  if (own) shard.fingerprint_ = tokenizer->fingerprint();
   if (!shards_.empty() && (shard.fingerprint() != fingerprint() || shard.vocab_size() != vocab_size())) {
     fail(Status::invalid_argument,
          "{} and {} were made with different tokenizers (fingerprints {:016x} and {:016x}, vocabularies of {} and {})",

@@ -3,7 +3,7 @@
 // One shard, all numbers little-endian:
 //
 //   byte  0  8 bytes   "QDTOKENS"
-//         8  u32       version, 1
+//         8  u32       version, 2
 //        12  u32       bytes of a token: 2 if the vocabulary has at most 65536 ids, else 4
 //        16  u64       tokens
 //        24  u64       documents
@@ -16,8 +16,11 @@
 //                      u64[documents + 1]: where each document starts, in tokens, and the end of the last. No document
 //                      is empty, so they only grow.
 //
-// The checksum is FNV-1a over 64-bit words. A folder of shards has a shards.json, written last, that lists them in
-// order: a folder without one is not finished. Documents do not cross from one shard into another.
+// Checksums and the fingerprint are XXH3 with 64 bits; the offsets are hashed with the hash of the bytes before them as
+// the seed. In version 1 they are FNV-1a instead (the checksums over 64-bit words), and nothing else differs.
+//
+// A folder of shards has a shards.json, written last, that lists them in order: a folder without one is not finished.
+// Documents do not cross from one shard into another.
 #pragma once
 
 #include <cstddef>
@@ -33,6 +36,8 @@
 namespace qdelta {
 
 inline constexpr const char* kShardIndexName = "shards.json";
+
+class Tokenizer;
 
 class TokenShard {
  public:
@@ -55,11 +60,13 @@ class TokenShard {
   void verify() const;
 
  private:
+  friend class TokenDataset;
   TokenShard() = default;
   void read(std::span<const std::byte> bytes);
 
   std::string path_;
   MappedFile file_;  // empty after parse()
+  std::uint32_t version_ = 0;
   std::int64_t tokens_ = 0;
   std::int32_t vocab_size_ = 0;
   std::uint32_t width_ = 2;
@@ -73,9 +80,11 @@ class TokenShard {
 class TokenDataset {
  public:
   // A shard, or a folder with a shards.json.
-  [[nodiscard]] static TokenDataset open(const std::string& path);
-  // Several of either, one after the other; all must come from the same tokenizer.
-  [[nodiscard]] static TokenDataset open(const std::vector<std::string>& paths);
+  [[nodiscard]] static TokenDataset open(const std::string& path, const Tokenizer* tokenizer = nullptr);
+  // Several of either, one after the other; all must come from the same tokenizer. Shards of version 1 have another
+  // fingerprint than later ones: `tokenizer`, where it is known, finds its own among them and gives them its present
+  // one.
+  [[nodiscard]] static TokenDataset open(const std::vector<std::string>& paths, const Tokenizer* tokenizer = nullptr);
 
   [[nodiscard]] std::int64_t tokens() const { return starts_.back(); }
   [[nodiscard]] std::int64_t documents() const;
@@ -92,7 +101,7 @@ class TokenDataset {
 
  private:
   TokenDataset() = default;
-  void add(TokenShard shard);
+  void add(TokenShard shard, const Tokenizer* tokenizer);
   // The shard that holds this token.
   [[nodiscard]] std::size_t shard_of(std::int64_t token) const;
 

@@ -2,10 +2,15 @@
 
 #include <utility>
 
+#include "core/fnv1a.h"
+#include "core/hash.h"
 #include "data/unicode.h"
 #include "io/untrusted_text.h"
 
 namespace qdelta {
+
+Tokenizer::Fingerprint::Fingerprint(std::initializer_list<std::string_view> contents)
+    : present(hash_texts(contents)), version1(fnv1a::of_texts(contents)) {}
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
   std::vector<std::int32_t> ids;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,9 +61,17 @@ class Tokenizer {
   [[nodiscard]] std::span<const std::int32_t> suffix() const { return traits_.suffix; }
   // For people: what it is and where it came from.
   [[nodiscard]] const std::string& name() const { return traits_.name; }
-  // Of the contents of the files that make the ids: shards remember it, so that a model is not trained on the ids of
-  // another tokenizer.
-  [[nodiscard]] std::uint64_t fingerprint() const { return traits_.fingerprint; }
+  // Hashes of the contents of the files that make the ids.
+  struct Fingerprint {
+    Fingerprint() = default;
+    explicit Fingerprint(std::initializer_list<std::string_view> contents);
+
+    std::uint64_t present = 0, version1 = 0;
+  };
+  // Shards remember it, so that a model is not trained on the ids of another tokenizer.
+  [[nodiscard]] std::uint64_t fingerprint() const { return traits_.fingerprint.present; }
+  // What it was in shards of version 1.
+  [[nodiscard]] std::uint64_t fingerprint_v1() const { return traits_.fingerprint.version1; }
   [[nodiscard]] const std::vector<TokenizerFile>& files() const { return traits_.files; }
 
  protected:
@@ -71,7 +80,7 @@ class Tokenizer {
     std::int32_t vocab_size = 0;
     std::optional<std::int32_t> bos, eos, pad;
     std::vector<std::int32_t> prefix, suffix;
-    std::uint64_t fingerprint = 0;
+    Fingerprint fingerprint;
     std::vector<TokenizerFile> files;
   };
   Tokenizer() = default;

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/fingerprint.h"
+#include "core/hash.h"
 
 namespace qdelta::eval {
 
@@ -59,11 +59,11 @@ TaskResult aggregate(const Task& task, std::span<const nlohmann::json> results, 
   return out;
 }
 
-std::string fingerprint_of(const TaskList& tasks) {
+std::string hash_of(const TaskList& tasks) {
   std::uint64_t hash = 0;
   for (const std::unique_ptr<Task>& task : tasks) {
     for (std::int64_t i = 0; i < task->size(); ++i) {
-      hash = qdelta::fingerprint_of({std::to_string(hash), task->name(), task->description(i).dump()});
+      hash = hash_texts({std::to_string(hash), task->name(), task->description(i).dump()});
     }
   }
   return fmt::format("{:016x}", hash);

@@ -43,7 +43,7 @@ struct EvaluationProgress {
                                    const BootstrapOptions& bootstrap);
 
 // A hash of what all examples ask.
-[[nodiscard]] std::string fingerprint_of(const TaskList& tasks);
+[[nodiscard]] std::string hash_of(const TaskList& tasks);
 
 // For people: a line for each metric.
 [[nodiscard]] std::string table_of(std::span<const TaskResult> results);

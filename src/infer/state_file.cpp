@@ -5,16 +5,30 @@
 #include <charconv>
 #include <cstring>
 
+#include "core/fnv1a.h"
+#include "core/hash.h"
 #include "io/safetensors.h"
 
 namespace qdelta {
 namespace {
 
-// FNV-1a over 64-bit words: not against malice, but two models never meet by chance.
-std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
-  hash = (hash == 0 ? 0xcbf29ce484222325U : hash) ^ word;
-  hash *= 0x100000001b3U;
-  return hash ^ (hash >> 29U);
+constexpr std::uint64_t kStateVersion = 2;
+
+// What model_hash was in files of version 1.
+std::uint64_t model_hash_v1(const LanguageModel& model) {
+  std::uint64_t hash = fnv1a::kStart;
+  const auto add = [&hash](std::uint64_t word) {
+    hash = fnv1a::step(hash, word);
+    hash ^= hash >> 29U;
+  };
+  for (const char c : config_to_json(model.config()).dump()) add(static_cast<unsigned char>(c));
+  const std::span<const float> values = model.parameters();
+  for (std::size_t i = 0; i + 2 <= values.size(); i += 2) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, values.data() + i, sizeof(word));
+    add(word);
+  }
+  return hash;
 }
 
 Tensor download_slot(const ModelStates& states, std::size_t pool, std::int64_t slot) {
@@ -49,19 +63,11 @@ void upload_slot(const SafetensorsFile& file, ModelStates& states, std::size_t p
 }  // namespace
 
 std::uint64_t model_hash(const LanguageModel& model) {
-  std::uint64_t hash = 0;
-  for (const char c : config_to_json(model.config()).dump()) hash = mix(hash, static_cast<unsigned char>(c));
-  const std::span<const float> values = model.parameters();
-  std::uint64_t word = 0;
-  for (std::size_t i = 0; i + 2 <= values.size(); i += 2) {
-    std::memcpy(&word, values.data() + i, sizeof(word));
-    hash = mix(hash, word);
-  }
-  return hash;
+  return hash_bytes(std::as_bytes(model.parameters()), hash_texts({config_to_json(model.config()).dump()}));
 }
 
 std::uint64_t hash_tokens(std::uint64_t hash, std::span<const std::int32_t> tokens) {
-  for (const std::int32_t token : tokens) hash = mix(hash, static_cast<std::uint32_t>(token));
+  for (const std::int32_t& token : tokens) hash = hash_bytes(std::as_bytes(std::span(&token, 1)), hash);
   return hash;
 }
 
@@ -74,20 +80,28 @@ void save_state(const std::string& path, const LanguageModel& model, const Model
   for (std::size_t i = 0; i < pools.size(); ++i) tensors.push_back({pools[i].name, host[i].view()});
   write_safetensors(path, tensors,
                     {{"format", "qdelta state"},
-                     {"model_hash", std::to_string(model_hash(model))},
+                     {"version", std::to_string(kStateVersion)},
+                     {"model_xxh3", std::to_string(model_hash(model))},
                      {"tokens", std::to_string(info.tokens)},
-                     {"token_hash", std::to_string(info.token_hash)},
+                     {"token_xxh3", std::to_string(info.token_hash)},
                      {"pending", std::to_string(info.pending + 1)}});
 }
 
 SavedState load_state(const std::string& path, const LanguageModel& model, ModelStates& states, std::int64_t slot) {
   const SafetensorsFile file = SafetensorsFile::open(path);
-  if (number(file, "model_hash") != model_hash(model)) {
+  const std::uint64_t version = file.metadata().contains("version") ? number(file, "version") : 1;
+  if (version < 1 || version > kStateVersion) {
+    fail(Status::unsupported, "{} is a saved state of version {}; this program reads versions 1 to {}", path, version,
+         kStateVersion);
+  }
+  const bool same_model = version == 1 ? number(file, "model_hash") == model_hash_v1(model)
+                                       : number(file, "model_xxh3") == model_hash(model);
+  if (!same_model) {
     fail(Status::invalid_argument, "{} is a state of another model, or of other weights of this one", path);
   }
   SavedState info;
   info.tokens = static_cast<std::int64_t>(number(file, "tokens"));
-  info.token_hash = number(file, "token_hash");
+  info.token_hash = number(file, version == 1 ? "token_hash" : "token_xxh3");
   const std::uint64_t pending = number(file, "pending");
   if (pending > static_cast<std::uint64_t>(model.config().vocab_size)) {
     fail(Status::corrupt, "{}: the pending token is beyond the vocabulary", path);

@@ -1,7 +1,9 @@
 // A recurrent state on disk: what a prefix left behind, so that a later run continues without reading it again.
 //
-// A safetensors file with `conv.I` and `recurrent.I` of each block, and in its
-// metadata a hash of the model and of the tokens read. A state of another model is refused.
+// A safetensors file with `conv.I` and `recurrent.I` of each block. In its metadata: `version` (2), `model_xxh3` and
+// `token_xxh3` (hashes of the model and of the tokens read), `tokens` (how many) and `pending` (the token to read next,
+// plus one). A state of another model is refused. Files of version 1 have no `version`, and FNV-1a hashes in
+// `model_hash` and `token_hash`.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +21,9 @@ struct SavedState {
   std::int32_t pending = -1;
 };
 
-// Identifies a model: its config and every parameter.
+// Identifies a model: its config and every parameter. XXH3.
 [[nodiscard]] std::uint64_t model_hash(const LanguageModel& model);
-// Continues a hash over more tokens; start from 0.
+// Continues a hash over more tokens; start from 0, or from what a file says: then also where that is of version 1.
 [[nodiscard]] std::uint64_t hash_tokens(std::uint64_t hash, std::span<const std::int32_t> tokens);
 
 void save_state(const std::string& path, const LanguageModel& model, const ModelStates& states, std::int64_t slot,

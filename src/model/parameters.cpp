@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/fingerprint.h"
+#include "core/fnv1a.h"
 #include "core/threads.h"
 #include "model/mixer_types.h"
 
@@ -46,7 +46,7 @@ void initialise(const ParameterLayout& layout, std::uint64_t seed, std::span<flo
     const NamedSlot& tensor = layout.tensors[static_cast<std::size_t>(i)];
     const auto begin = static_cast<std::size_t>(tensor.slot.offset);
     const auto count = static_cast<std::size_t>(tensor.slot.shape.elements());
-    Random random(mixed_seed(seed, fingerprint_of({tensor.name})));
+    Random random(mixed_seed(seed, fnv1a::of_texts({tensor.name})));
     tensor.initializer(random, values.subspan(begin, count));
   });
 }

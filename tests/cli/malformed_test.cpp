@@ -275,7 +275,8 @@ TEST_F(MalformedShards, IdsThatCannotBe) {
   write_file(path_, changed);
   expect_refused({path_, "checksum"});
   const std::size_t padded = shard_data_bytes(4001, 2);  // the text and its end
-  const std::uint64_t checksum = checksum_of(std::as_bytes(std::span(changed).subspan(64, padded)));
+  const std::uint64_t checksum =
+      shard_token_checksum(kShardVersion, std::as_bytes(std::span(changed).subspan(64, padded)));
   std::memcpy(changed.data() + offsetof(ShardHeader, token_checksum), &checksum, sizeof(checksum));
   write_file(path_, changed);
   expect_refused({path_, "vocabulary"});

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "core/memory.h"
+#include "data/byte_tokenizer.h"
 #include "data/shard_format.h"
+#include "data/tokenizer.h"
 #include "data_testing.h"
 
 namespace qdelta {
@@ -18,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 using testing::expect_error;
+using testing::fixture;
 using testing::read_file;
 using testing::TemporaryFolder;
 using testing::write_counting;
@@ -151,6 +154,22 @@ TEST(ShardWriter, AnInterruptedRunCanBeRepeated) {
   EXPECT_FALSE(fs::exists(folder.file("tokens-00004.qdt")));
 }
 
+void expect_every_flip_seen(const std::string& good) {
+  for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
+    std::string file = good;
+    file[bit / 8] = static_cast<char>(file[bit / 8] ^ (1 << (bit % 8)));
+    AlignedBuffer buffer(file.size());
+    std::memcpy(buffer.data(), file.data(), file.size());
+    try {
+      const TokenShard shard = TokenShard::parse({buffer.data(), buffer.size()}, "label");
+      shard.verify();  // in the tokens, only this sees it
+      ADD_FAILURE() << "bit " << bit;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), Status::corrupt) << error.what();
+    }
+  }
+}
+
 // A good shard, and what becomes of it.
 class Damage : public ::testing::Test {
  protected:
@@ -189,7 +208,8 @@ class Damage : public ::testing::Test {
 
 TEST_F(Damage, EachFieldIsChecked) {
   refuse({"not a token shard", "QDTOKENS"}, [](std::string& f) { f[0] = 'X'; });
-  refuse({"version 2"}, [](std::string& f) { put<std::uint32_t>(f, 8, 2); });
+  refuse({"version 0"}, [](std::string& f) { put<std::uint32_t>(f, 8, 0); });
+  refuse({"version 3"}, [](std::string& f) { put<std::uint32_t>(f, 8, 3); });
   refuse({"4 bytes a token"}, [](std::string& f) { put<std::uint32_t>(f, 12, 4); });
   refuse({"0 bytes a token"}, [](std::string& f) { put<std::uint32_t>(f, 12, 0); });
   refuse({"13 tokens", "cut short"}, [](std::string& f) { put<std::uint64_t>(f, 16, 13); });
@@ -221,20 +241,35 @@ TEST_F(Damage, EverySizeButTheRightOneIsRefused) {
   }
 }
 
-TEST_F(Damage, EveryFlippedBitIsSeen) {
-  for (std::size_t bit = 0; bit < good_.size() * 8; ++bit) {
-    std::string file = good_;
-    file[bit / 8] = static_cast<char>(file[bit / 8] ^ (1 << (bit % 8)));
-    AlignedBuffer buffer(file.size());
-    std::memcpy(buffer.data(), file.data(), file.size());
-    try {
-      const TokenShard shard = TokenShard::parse({buffer.data(), buffer.size()}, "label");
-      shard.verify();  // in the tokens, only this sees it
-      ADD_FAILURE() << "bit " << bit;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.status(), Status::corrupt) << error.what();
-    }
-  }
+TEST_F(Damage, EveryFlippedBitIsSeen) { expect_every_flip_seen(good_); }
+
+// Shards that qdelta 0.1 made of two lines with the tokenizer of bytes.
+TEST(ShardsV1, AreReadAndChecked) {
+  const std::string folder = fixture("shards_v1");
+  const ByteTokenizer tokenizer;
+  const TokenDataset dataset = TokenDataset::open(folder);
+  EXPECT_EQ(dataset.documents(), 2);
+  EXPECT_EQ(starts(dataset, 0, 31), (std::vector<std::int64_t>{0, 16}));
+  EXPECT_EQ(tokenizer.decode(all_tokens(dataset)), "The river runs.Past the mill.");
+  EXPECT_NO_THROW(dataset.verify());
+  EXPECT_EQ(dataset.fingerprint(), tokenizer.fingerprint_v1());
+  expect_every_flip_seen(read_file(folder + "/tokens-00000.qdt"));
+}
+
+TEST(ShardsV1, GoWithLaterOnesOfTheirTokenizer) {
+  const std::string old = fixture("shards_v1");
+  const ByteTokenizer tokenizer;
+  const TemporaryFolder folder;
+  ShardWriter writer({folder.path(), "bytes", tokenizer.vocab_size(), tokenizer.fingerprint(), 1000, false});
+  writer.add(Ids{1, 2, 3});
+  writer.finish();
+  EXPECT_EQ(TokenDataset::open(old, &tokenizer).fingerprint(), tokenizer.fingerprint());
+  EXPECT_EQ(TokenDataset::open({old, folder.path()}, &tokenizer).tokens(), 34);
+  expect_error(Status::invalid_argument, {"different tokenizers"}, [&] {
+    return TokenDataset::open({old, folder.path()});
+  });
+  const auto other = load_tokenizer(fixture("bpe.model"));
+  EXPECT_EQ(TokenDataset::open(old, other.get()).fingerprint(), tokenizer.fingerprint_v1());
 }
 
 TEST_F(Damage, AnIdOutsideTheVocabularyIsNotHandedOut) {
@@ -263,7 +298,7 @@ TEST_F(Damage, TheIndexIsChecked) {
   };
   refuse_index("{", "", {"shards.json", "JSON"});
   refuse_index("qdelta token shards", "something", {"shards.json", "format"});
-  refuse_index("\"version\": 1", "\"version\": 9", {"version"}, Status::unsupported);
+  refuse_index("\"version\": 2", "\"version\": 9", {"version"}, Status::unsupported);
   refuse_index("\"tokens\": 9", "\"tokens\": 8", {"tokens-00000.qdt", "9 tokens", "lists it with 8"});
   refuse_index("tokens-00000.qdt", "../tokens-00000.qdt", {"same folder"});
   refuse_index("tokens-00000.qdt", "tokens-00001.qdt", {"tokens-00001.qdt", "cannot open"}, Status::io);

@@ -226,6 +226,23 @@ TEST(LoadTokenizer, TheOwnFileDecidesBetweenSeveral) {
                [&] { return load_tokenizer(folder.path()); });
 }
 
+TEST(LoadTokenizer, FingerprintsInShardsStayTheSame) {
+  struct Fingerprints {
+    const char* name;
+    std::uint64_t present, version1;  // the second as qdelta 0.1 wrote it
+  };
+  for (const auto& [name, present, version1] :
+       {Fingerprints{"bytes", 0xd30345fef8ac3570U, 0x0e161285becc5601U},
+        Fingerprints{"gpt2_style.json", 0xbb955d0d3969230aU, 0x7bc9daf91b8a919eU},
+        Fingerprints{"llama2_style.json", 0x73b67f1211721589U, 0x6527b102841d8a86U},
+        Fingerprints{"bpe.model", 0x19efa1b00880ac66U, 0x16f44a1128789074U},
+        Fingerprints{"unigram.model", 0x8c86cc93f402439aU, 0xdf85900a48683f02U}}) {
+    const auto tokenizer = load_tokenizer(std::string_view(name) == "bytes" ? name : fixture(name));
+    EXPECT_EQ(tokenizer->fingerprint(), present) << name;
+    EXPECT_EQ(tokenizer->fingerprint_v1(), version1) << name;
+  }
+}
+
 TEST(LoadTokenizer, WhatIsNone) {
   const TemporaryFolder folder;
   expect_error(Status::io, {"there is no tokenizer", "nowhere"},

@@ -193,11 +193,11 @@ TEST_F(Evaluation, GoesOnWhereItStopped) {
   EXPECT_NE(message_of([&] { Journal(path, "other", false); }).find("line 2"), std::string::npos);
 }
 
-TEST_F(Evaluation, FingerprintsTellDataApart) {
-  const std::string before = fingerprint_of(tasks("piqa"));
-  EXPECT_EQ(fingerprint_of(tasks("piqa")), before);
+TEST_F(Evaluation, HashesTellDataApart) {
+  const std::string before = hash_of(tasks("piqa"));
+  EXPECT_EQ(hash_of(tasks("piqa")), before);
   write_file(data_.file("piqa.jsonl"), "{\"goal\": \"g\", \"sol1\": \"a\", \"sol2\": \"b\", \"label\": 1}\n");
-  EXPECT_NE(fingerprint_of(tasks("piqa")), before);
+  EXPECT_NE(hash_of(tasks("piqa")), before);
 }
 
 TEST_F(Evaluation, LimitsAndNames) {

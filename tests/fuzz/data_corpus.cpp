@@ -64,7 +64,7 @@ std::string shard(std::uint32_t vocab_size, std::size_t documents) {
   header.tokens = offsets.back();
   const std::string tokens(qdelta::shard_data_bytes(header.tokens, header.width), '\0');
   header.checksum = qdelta::shard_checksum(header, offsets);
-  header.token_checksum = qdelta::checksum_of(std::as_bytes(std::span(tokens)));
+  header.token_checksum = qdelta::shard_token_checksum(header.version, std::as_bytes(std::span(tokens)));
   std::string file(reinterpret_cast<const char*>(&header), sizeof(header));
   file += tokens;
   return file.append(reinterpret_cast<const char*>(offsets.data()), offsets.size() * sizeof(offsets[0]));

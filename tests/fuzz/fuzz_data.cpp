@@ -53,7 +53,8 @@ void read_sealed_shard(std::string file) {
   std::memcpy(offsets.data(), file.data() + sizeof(header) + data, offsets.size() * 8);
   header.documents = offsets.size() - 1;
   header.checksum = qdelta::shard_checksum(header, offsets);
-  header.token_checksum = qdelta::checksum_of(std::as_bytes(std::span(file)).subspan(sizeof(header), data));
+  header.token_checksum =
+      qdelta::shard_token_checksum(header.version, std::as_bytes(std::span(file)).subspan(sizeof(header), data));
   std::memcpy(file.data(), &header, sizeof(header));
   read_shard(file);
 }

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 
 #include "cli/cli_testing.h"
 #include "generating_case.h"
 #include "io/safetensors.h"
+#include "model/checkpoint.h"
 
 namespace qdelta::testing {
 namespace {
@@ -98,6 +100,37 @@ TEST_F(StateFile, TheHashOfTokensKnowsTheirOrderAndContinues) {
   EXPECT_NE(hash_tokens(0, view.first(3)), hash_tokens(0, all));
 }
 
+// Written by qdelta 0.1 after "The river runs past the mill" and four more tokens.
+TEST(StateFileV1, LoadsIntoItsModelAndNoOther) {
+  const std::string folder = std::string(QDELTA_TESTS_DIR) + "/infer/fixtures/state_v1";
+  const auto model = load_model(folder);
+  ModelStates states(model->config(), 1);
+  const SavedState info = load_state(folder + "/state", *model, states, 0);
+  EXPECT_EQ(info.tokens, 32);
+  EXPECT_EQ(info.token_hash, 5483659852355704406U);
+  EXPECT_EQ(info.pending, 254);
+
+  // Saved again it is a file of version 2 with the same state.
+  const TemporaryFolder again;
+  save_state(again.file("state"), *model, states, 0, info);
+  const SafetensorsFile before = SafetensorsFile::open(folder + "/state");
+  const SafetensorsFile after = SafetensorsFile::open(again.file("state"));
+  EXPECT_EQ(after.metadata().at("version"), "2");
+  EXPECT_EQ(after.metadata().count("model_hash"), 0U);
+  ASSERT_EQ(before.names().size(), 4U);
+  for (const std::string& name : before.names()) {
+    const ConstTensorView a = before.view(name);
+    const ConstTensorView b = after.view(name);
+    ASSERT_EQ(a.shape, b.shape);
+    EXPECT_EQ(std::memcmp(a.data, b.data, static_cast<std::size_t>(a.shape.elements()) * sizeof(float)), 0) << name;
+  }
+  EXPECT_EQ(load_state(again.file("state"), *model, states, 0).token_hash, info.token_hash);
+
+  model->parameters()[3] += 1;
+  expect_error(Status::invalid_argument, {"another model"},
+               [&] { return load_state(folder + "/state", *model, states, 0); });
+}
+
 TEST_F(StateFile, DamageIsNamed) {
   const std::string good = read_file(path_);
   for (const std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{100}, good.size() - 1}) {
@@ -135,7 +168,7 @@ TEST_F(StateFile, EveryPartIsChecked) {
       }
     }
   };
-  for (const char* key : {"model_hash", "tokens", "token_hash", "pending"}) {
+  for (const char* key : {"model_xxh3", "tokens", "token_xxh3", "pending"}) {
     auto metadata = file.metadata();
     metadata.erase(key);
     written(metadata, "", nullptr);
@@ -147,6 +180,10 @@ TEST_F(StateFile, EveryPartIsChecked) {
     }
   }
   auto metadata = file.metadata();
+  metadata["version"] = "3";
+  written(metadata, "", nullptr);
+  refused({"version 3", "1 to 2"});
+  metadata["version"] = "2";
   metadata["pending"] = "259";
   written(metadata, "", nullptr);
   refused({"pending"});
