@@ -72,7 +72,7 @@ std::int64_t recurrence_chunk_count(const RecurrenceInputs& in, const Execution&
 
 std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& args) {
 #ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(args);
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(*device.gpu, args);
 #endif
   check(device);
   check(args);
@@ -81,7 +81,7 @@ std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& 
 
 std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward& args) {
 #ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(args);
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_workspace(*device.gpu, args);
 #endif
   check(device);
   check(args);

@@ -37,6 +37,9 @@ struct Execution {
   // Where q, k and v are bfloat16 and the processor has instructions for it, the large products of the chunk form round
   // their operands to bfloat16 too (states and sums stay float32). False: float32 throughout.
   bool bf16_products = true;
+  // On a GPU: into how many segments a sequence is split, which are then scanned in parallel; 0: as many as fill the
+  // GPU. Another number gives the same result to rounding.
+  int segments = 0;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

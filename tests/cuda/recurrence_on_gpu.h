@@ -19,6 +19,7 @@ struct GpuRun {
   bool saves_matrices = false;     // the forward also saves the chunk matrices
   DType results = DType::boolean;  // of o, dq, dk, dv; boolean: as the inputs
   DType gate_results = DType::boolean;
+  int segments = 0;    // as in Execution
   bool graph = false;  // both calls captured, and replayed twice
 };
 
@@ -48,13 +49,13 @@ class GpuCase {
   }
 
   [[nodiscard]] RecurrenceForward forward() const {
-    RecurrenceForward args = forward_arguments(in_, out_, {});
+    RecurrenceForward args = forward_arguments(in_, out_, {.segments = how_.segments});
     args.chunk_states = states_.view();
     args.saved = saved_.bytes();
     return args;
   }
   [[nodiscard]] RecurrenceBackward backward() const {
-    RecurrenceBackward args = backward_arguments(in_, out_, {});
+    RecurrenceBackward args = backward_arguments(in_, out_, {.segments = how_.segments});
     args.chunk_states = states_.view();
     args.saved = saved_.bytes();
     return args;
@@ -63,8 +64,8 @@ class GpuCase {
   void run() const { run(forward(), backward()); }
   void run(const RecurrenceForward& forward, const RecurrenceBackward& backward) const {
     const cuda::Context& context = device_context();
-    const DeviceMemory forward_memory(cuda::recurrence_chunk_workspace(forward));
-    const DeviceMemory backward_memory(cuda::recurrence_chunk_workspace(backward));
+    const DeviceMemory forward_memory(cuda::recurrence_chunk_workspace(context, forward));
+    const DeviceMemory backward_memory(cuda::recurrence_chunk_workspace(context, backward));
     Workspace forward_space(forward_memory.bytes());
     Workspace backward_space(backward_memory.bytes());
     const auto both = [&] {

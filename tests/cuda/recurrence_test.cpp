@@ -446,23 +446,24 @@ TEST(RecurrenceOnGpu, RefusesWhatIsUnsupported) {
   args.ht = {};
   args.in.h0 = {};
   expect_error(Status::invalid_argument, {"v", "stride 2", "contiguous"},
-               [&] { return cuda::recurrence_chunk_workspace(args); });
+               [&] { return cuda::recurrence_chunk_workspace(device_context(), args); });
   spec.key_dim = 257;
   const RecurrenceCase wide = random_case(spec, 3);
   const GpuCase too_wide(wide);
   expect_error(Status::invalid_argument, {"K is 257", "256"},
-               [&] { return cuda::recurrence_chunk_workspace(too_wide.forward()); });
+               [&] { return cuda::recurrence_chunk_workspace(device_context(), too_wide.forward()); });
   const GpuCase with_states(problem, {.chunk_states = DType::f32});
   args = with_states.forward();
   args.run.chunk = 32;
-  expect_error(Status::invalid_argument, {"32", "64"}, [&] { return cuda::recurrence_chunk_workspace(args); });
+  expect_error(Status::invalid_argument, {"32", "64"},
+               [&] { return cuda::recurrence_chunk_workspace(device_context(), args); });
   args = on_gpu.forward();
   expect_error(Status::invalid_argument, {"workspace has 0 bytes"}, [&] {
     Workspace none{std::span<std::byte>()};
     cuda::recurrence_chunk_forward(device_context(), args, none);
     return 0;
   });
-  const DeviceMemory memory(cuda::recurrence_chunk_workspace(args));
+  const DeviceMemory memory(cuda::recurrence_chunk_workspace(device_context(), args));
   Workspace space(memory.bytes());
   const DeviceMemory little(64);
   args.saved = little.bytes();

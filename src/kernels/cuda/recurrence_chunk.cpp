@@ -130,19 +130,44 @@ StatesIn read_only(const StatesOut& states) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Segments (recurrence_chunk_segments.cu).
+
+// Chunks of a segment: all of the longest sequence where the sequences fill the GPU, else so many that the segments do.
+// Splitting costs a second scan, with K columns more, so that it has to save more than that.
+std::int64_t chunks_per_segment(const RecurrenceLayout& at, const Dims& dims, bool bf16, int sm_count, int requested) {
+  std::int64_t longest = 1;
+  for (std::int64_t n = 0; n < (at.cu_seqlens.empty() ? std::min<std::int64_t>(at.N, 1) : at.N); ++n)
+    longest = std::max(longest, at.chunks(n));
+  if (requested > 0) return ceil_div(longest, std::int64_t{requested});
+  constexpr std::int64_t kFewest = 8;
+  const std::int64_t blocks_per_sm = !bf16 ? 1 : at.K <= 128 ? 3 : 2;  // as in recurrence_chunk_scan.cuh
+  // The chunks that a block scans one after the other if all SMs are full all the time.
+  const std::int64_t filled = ceil_div(at.total_chunks * at.HV * dims.column_blocks, sm_count * blocks_per_sm);
+  // Measured: the cost of both scans in segments over that of one scan, per chunk. A block that has an SM to itself
+  // takes less than half the time of one of three.
+  const double cost = bf16 ? 5.0 : 2.2;
+  if (static_cast<double>(longest) < cost * static_cast<double>(filled) + 2 * kFewest) return longest;
+  return std::max(kFewest, filled);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 // What forward and backward have in common.
 
 struct ChunkLaunch {
   RecurrenceLayout at;
   Dims dims;
   Chunks chunks;
+  Segments segments;
   PreparedChunks prepared;
-  bool bf16;  // the operand type
+  float *M = nullptr, *N = nullptr;  // of the segments, where there are several of a sequence; N or dN
+  float* segment_states = nullptr;   // on entry to them, or the gradients on exit
+  bool bf16;                         // the operand type
   std::int64_t slots;
   const RuleTraits& traits;
 
   // `saved` has the matrices and factors; null: they are in the workspace.
-  ChunkLaunch(const RecurrenceInputs& in, bool bf16_operands, bool backward, BumpAllocator& memory, std::byte* saved)
+  ChunkLaunch(const Context& context, const RecurrenceInputs& in, const Execution& run, bool bf16_operands,
+              bool backward, BumpAllocator& memory, std::byte* saved)
       : at(in, kChunk), bf16(bf16_operands), slots(at.total_chunks * at.HV), traits(traits_of(in.rule)) {
     dims.heads = static_cast<int>(at.H);
     dims.value_heads = static_cast<int>(at.HV);
@@ -159,8 +184,30 @@ struct ChunkLaunch {
       chunks.first_chunk = memory.take<std::int64_t>(at.N + 1);
       chunks.sequence = memory.take<std::int32_t>(at.total_chunks);
     }
+    allocate_segments(chunks_per_segment(at, dims, bf16, context.sm_count(), run.segments), memory);
     BumpAllocator elsewhere(saved);
     prepared = allocate_prepared(traits, slots, backward || saved != nullptr, saved == nullptr ? memory : elsewhere);
+  }
+
+  [[nodiscard]] bool is_split() const { return segments.total > at.N; }
+
+  void allocate_segments(std::int64_t length, BumpAllocator& memory) {
+    const auto count = [&](std::int64_t n) { return std::max<std::int64_t>(1, ceil_div(at.chunks(n), length)); };
+    segments.chunks = length;
+    if (at.cu_seqlens.empty()) {
+      segments.per_sequence = count(0);
+      segments.total = at.N * count(0);
+    } else {
+      for (std::int64_t n = 0; n < at.N; ++n) segments.total += count(n);
+      segments.first_segment = memory.take<std::int64_t>(at.N + 1);
+      segments.first_chunk = memory.take<std::int64_t>(segments.total + 1);
+      segments.sequence = memory.take<std::int32_t>(segments.total);
+    }
+    if (!is_split()) return;
+    const std::int64_t maps = segments.total * at.HV;
+    M = memory.take<float>(maps * at.K * at.K);
+    N = memory.take<float>(maps * at.K * at.V);
+    segment_states = memory.take<float>(maps * at.K * at.V);
   }
 
   // Split bf16 takes as much memory as float32.
@@ -200,7 +247,7 @@ struct ChunkLaunch {
     // From pageable memory, which is staged before the call returns.
     QDELTA_CUDA(cudaMemcpyAsync(const_cast<std::int64_t*>(chunks.cu_seqlens), in.cu_seqlens.data(),
                                 in.cu_seqlens.size_bytes(), cudaMemcpyHostToDevice, context.stream()));
-    launch_build_chunk_tables(context, chunks);
+    launch_build_chunk_tables(context, chunks, segments);
   }
   void prepare(const Context& context, const RecurrenceInputs& in) const {
     if (slots == 0) return;
@@ -225,6 +272,7 @@ struct ChunkLaunch {
     ForwardScanArgs args{};
     args.dims = dims;
     args.chunks = chunks;
+    args.segments = segments;
     args.erases = traits.erases;
     args.mixes = traits.reads_lambda;
     args.q = token_tensor(in.q);
@@ -233,6 +281,50 @@ struct ChunkLaunch {
     args.prepared = prepared;
     args.initial_states = state_tensor(in.h0);
     return args;
+  }
+
+  // Points a forward scan without outputs to the states on entry to the segments, which it computes first.
+  void split_forward(const Context& context, ForwardScanArgs& scan) const {
+    if (!is_split()) return;
+    scan_maps(context, scan, {.M = M, .N = N, .first = scan.initial_states.data != nullptr});
+    combine(context, scan.initial_states, false);
+    scan.initial_states = states_of_segments();
+  }
+  // Points a backward scan to the gradients on exit from the segments, likewise. `forward` is a scan without outputs.
+  void split_backward(const Context& context, const ForwardScanArgs& forward, BackwardScanArgs& scan) const {
+    if (!is_split()) return;
+    scan_maps(context, forward, {.M = M, .last = scan.d_final_states.data != nullptr});
+    BackwardScanArgs only_dN = scan;
+    only_dN.segment_dN = N;
+    launch_backward_scan(context, only_dN, bf16);
+    combine(context, scan.d_final_states, true);
+    scan.d_final_states = states_of_segments();
+  }
+
+ private:
+  void scan_maps(const Context& context, ForwardScanArgs scan, SegmentMaps maps) const {
+    maps.n_blocks = maps.N == nullptr ? 0 : dims.column_blocks;
+    scan.dims.column_blocks = maps.n_blocks + static_cast<int>(ceil_div(at.K, kBlockV));
+    scan.maps = maps;
+    scan.initial_states = {};
+    launch_forward_scan(context, scan, bf16);
+  }
+  void combine(const Context& context, const StatesIn& start, bool backward) const {
+    launch_combine_segments(context, {.dims = dims,
+                                      .sequences = at.N,
+                                      .segments = segments,
+                                      .backward = backward,
+                                      .start = start,
+                                      .M = M,
+                                      .N = N,
+                                      .states = segment_states});
+  }
+  [[nodiscard]] StatesIn states_of_segments() const {
+    return {.data = reinterpret_cast<const std::byte*>(segment_states),
+            .index_stride = at.HV * at.K * at.V,
+            .head_stride = at.K * at.V,
+            .key_stride = at.V,
+            .columns = static_cast<int>(at.V)};
   }
 };
 
@@ -249,8 +341,8 @@ struct ForwardLaunch {
   ChunkLaunch launch;
 
   // In memory from `base` on; null: to count how much of it is needed.
-  ForwardLaunch(const RecurrenceForward& args, std::byte* base)
-      : memory(base), launch(args.in, bf16_operands(args.in), false, memory, saved_memory(args)) {}
+  ForwardLaunch(const Context& context, const RecurrenceForward& args, std::byte* base)
+      : memory(base), launch(context, args.in, args.run, bf16_operands(args.in), false, memory, saved_memory(args)) {}
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -275,8 +367,8 @@ struct BackwardLaunch {
   bool has_partials;  // dq and dk need reduce_dqk
   float *dq_partials = nullptr, *dk_partials = nullptr, *dk_factors = nullptr;
 
-  BackwardLaunch(const RecurrenceBackward& args, std::byte* base)
-      : memory(base), launch(args.in, bf16_backward(args), true, memory, reusable(args)) {
+  BackwardLaunch(const Context& context, const RecurrenceBackward& args, std::byte* base)
+      : memory(base), launch(context, args.in, args.run, bf16_backward(args), true, memory, reusable(args)) {
     if (!args.chunk_states) states = launch.operand_states(memory);
     d_states = launch.operand_states(memory);
     v_new = launch.operand_rows(memory);
@@ -307,9 +399,9 @@ void allow_shared_memory(const Context& context, const void* kernel, int bytes) 
   QDELTA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
-std::size_t recurrence_chunk_workspace(const RecurrenceForward& args) {
+std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceForward& args) {
   check_call(args);
-  return ForwardLaunch(args, nullptr).memory.used();
+  return ForwardLaunch(context, args, nullptr).memory.used();
 }
 
 std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks) {
@@ -318,18 +410,19 @@ std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks) {
   return memory.used();
 }
 
-std::size_t recurrence_chunk_workspace(const RecurrenceBackward& args) {
+std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceBackward& args) {
   check_call(args);
-  return BackwardLaunch(args, nullptr).memory.used();
+  return BackwardLaunch(context, args, nullptr).memory.used();
 }
 
 void recurrence_chunk_forward(const Context& context, const RecurrenceForward& args, Workspace& workspace) {
-  const ForwardLaunch work(args, workspace.get(recurrence_chunk_workspace(args)).data());
+  const ForwardLaunch work(context, args, workspace.get(recurrence_chunk_workspace(context, args)).data());
   const ChunkLaunch& launch = work.launch;
   if (launch.at.N == 0) return;
   launch.build_chunk_tables(context, args.in);
   launch.prepare(context, args.in);
   ForwardScanArgs scan = launch.forward_scan(args.in);
+  launch.split_forward(context, scan);
   scan.chunk_states = state_tensor(args.chunk_states);
   scan.final_states = state_tensor(args.ht);
   scan.o = token_tensor(args.o);
@@ -337,7 +430,7 @@ void recurrence_chunk_forward(const Context& context, const RecurrenceForward& a
 }
 
 void recurrence_chunk_backward(const Context& context, const RecurrenceBackward& args, Workspace& workspace) {
-  const BackwardLaunch work(args, workspace.get(recurrence_chunk_workspace(args)).data());
+  const BackwardLaunch work(context, args, workspace.get(recurrence_chunk_workspace(context, args)).data());
   const ChunkLaunch& launch = work.launch;
   if (launch.at.N == 0) return;
   launch.build_chunk_tables(context, args.in);
@@ -347,20 +440,23 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
   // states: by a forward scan per chunk where there are too few sequences to fill the GPU, else by the backward scan.
   ForwardScanArgs forward = launch.forward_scan(args.in);
   const bool scans_fill_gpu =
-      launch.at.N * launch.at.HV * launch.dims.column_blocks >= 2 * std::int64_t{context.sm_count()};
+      launch.segments.total * launch.at.HV * launch.dims.column_blocks >= 2 * std::int64_t{context.sm_count()};
   const bool recompute_v_new = args.chunk_states && scans_fill_gpu;
-  forward.v_new = work.v_new;
+  const ForwardScanArgs plain_forward = forward;
   if (!args.chunk_states) {
+    launch.split_forward(context, forward);
     forward.chunk_states = work.states;
   } else {
     forward.per_chunk = true;
     forward.initial_states = state_tensor(args.chunk_states);
   }
+  forward.v_new = work.v_new;
   if (launch.slots > 0 && !recompute_v_new) launch_forward_scan(context, forward, launch.bf16);
 
   BackwardScanArgs backward{};
   backward.dims = launch.dims;
   backward.chunks = launch.chunks;
+  backward.segments = launch.segments;
   backward.erases = launch.traits.erases;
   backward.mixes = forward.mixes;
   backward.q = forward.q;
@@ -376,6 +472,7 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
   backward.d_residual = work.d_residual;
   backward.states = args.chunk_states ? state_tensor(args.chunk_states) : read_only(work.states);
   backward.state_dots = work.state_dots;
+  launch.split_backward(context, plain_forward, backward);
   launch_backward_scan(context, backward, launch.bf16);
   if (launch.slots == 0) return;
 

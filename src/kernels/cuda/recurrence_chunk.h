@@ -9,6 +9,9 @@
 // - What is saved for the backward are the matrices and factors of the chunks (recurrence_chunk_prepare.cu). Where q, k
 //   and v are bf16 and d_o is not, the backward has no use for it.
 //
+// Few long sequences are split into segments that are scanned in parallel (recurrence_chunk_segments.cu), exactly: what
+// a segment does to a state is linear. The number of segments depends on the shape and the GPU alone.
+//
 // Where q, k, v (and d_o) are all bf16 and the rows are normalised, the operands of matrix products are bf16 and
 // everything else is float32; otherwise products are those of float32. Sums have a fixed order: equal inputs give equal
 // bits.
@@ -26,8 +29,8 @@ void recurrence_chunk_forward(const Context& context, const RecurrenceForward& a
 void recurrence_chunk_backward(const Context& context, const RecurrenceBackward& args, Workspace& workspace);
 
 // The bytes that they ask the workspace for; checks the arguments as well.
-[[nodiscard]] std::size_t recurrence_chunk_workspace(const RecurrenceForward& args);
-[[nodiscard]] std::size_t recurrence_chunk_workspace(const RecurrenceBackward& args);
+[[nodiscard]] std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceForward& args);
+[[nodiscard]] std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceBackward& args);
 [[nodiscard]] std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks);
 
 }  // namespace qdelta::cuda

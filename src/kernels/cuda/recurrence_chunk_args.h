@@ -3,6 +3,9 @@
 //
 // A call is a few launches over one workspace:
 //   forward    build_chunk_tables (packed sequences only), prepare, forward_scan
+//   ... where sequences are few and long, the states on entry to their segments come first
+//   (recurrence_chunk_segments.cu):
+//              forward_scan for M and N of the segments, combine_segments
 //   backward   build_chunk_tables; prepare, unless the forward saved its results; forward_scan, where chunk states were
 //              not saved or there are few sequences; backward_scan; gradients; and where a row of dq and dk has several
 //              partial sums, reduce_dqk
@@ -55,6 +58,17 @@ struct Chunks {
   const std::int64_t* cu_seqlens = nullptr;  // [sequences + 1]; null: not packed
   std::int64_t* first_chunk = nullptr;       // [sequences + 1] the first chunk of a sequence
   std::int32_t* sequence = nullptr;          // [total] the sequence of a chunk
+};
+
+// Runs of consecutive chunks of one sequence. A scan has a thread block for each of them (and each head and block of
+// columns), so that one long sequence fills the GPU. Packed sequences need tables, as for the chunks.
+struct Segments {
+  std::int64_t total = 0;
+  std::int64_t per_sequence = 0;          // unused where packed
+  std::int64_t chunks = 0;                // of a segment; the last one of a sequence may have fewer
+  std::int64_t* first_segment = nullptr;  // packed: [sequences + 1] the first segment of a sequence
+  std::int64_t* first_chunk = nullptr;    // packed: [total + 1] the first chunk of a segment
+  std::int32_t* sequence = nullptr;       // packed: [total] the sequence of a segment
 };
 
 struct Dims {
@@ -111,18 +125,29 @@ struct PrepareArgs {
   PreparedChunks out;
 };
 
+// S_out = M S_in + N for every segment and head: what a forward scan gives from S = I without V, and from S = 0. Not of
+// the last segment of a sequence, which nothing needs, unless `last`; M not of the first one, unless `first`.
+struct SegmentMaps {
+  float* M = nullptr;  // [segments][value_heads][K][K]
+  float* N = nullptr;  // [segments][value_heads][K][V]; optional
+  bool first = false, last = false;
+  int n_blocks = 0;  // the first of a head's column_blocks are those of N, the others of M
+};
+
 // `v_new` is V', here and below: [parts][C][column_blocks * kBlockV] of the operand type for every chunk and head,
 // split like the chunk matrices: the gradients of the gates are sums of products with it that cancel.
 struct ForwardScanArgs {
   Dims dims;
   Chunks chunks;
+  Segments segments;
   bool erases, mixes;
-  bool per_chunk;  // all chunks in parallel, each from initial_states[chunk]; else a scan over every sequence
+  bool per_chunk;  // all chunks in parallel, each from initial_states[chunk]; else a scan over every segment
   TokensIn q, k, v;
   PreparedChunks prepared;
-  StatesIn initial_states;  // of the sequences, or chunks; optional
+  StatesIn initial_states;  // of the segments, or chunks; optional
   StatesOut chunk_states;   // on entry to every chunk; optional
-  StatesOut final_states;   // optional
+  StatesOut final_states;   // of the sequences; optional
+  SegmentMaps maps;         // optional, and then the only results
   TokensOut o;              // optional
   void* v_new = nullptr;    // optional
 };
@@ -130,18 +155,35 @@ struct ForwardScanArgs {
 struct BackwardScanArgs {
   Dims dims;
   Chunks chunks;
+  Segments segments;
   bool erases, mixes;
   TokensIn q, k, v, d_o;
   PreparedChunks prepared;
   StatesIn states;             // on entry to every chunk
-  StatesIn d_final_states;     // optional
-  StatesOut d_initial_states;  // optional
-  StatesOut d_states;          // dS+, on exit of every chunk
+  StatesIn d_final_states;     // of the segments; optional
+  StatesOut d_initial_states;  // of the sequences; optional
+  // dN of every segment but the first of a sequence: its d_initial_states for d_final_states of zero, [segments]
+  // [value_heads][K][V]. Optional, and then the only result.
+  float* segment_dN = nullptr;
+  StatesOut d_states;  // dS+, on exit of every chunk
   TokensOut dv;
   void* v_new = nullptr;       // recomputed where given, because no forward scan has
   void* d_residual = nullptr;  // dR, laid out as V'
   // Partial sums of sum(S . dS+), dS+ before it is rounded: [chunks][value_heads][column_blocks][kWarpTiles].
   float* state_dots = nullptr;
+};
+
+// The states on entry to all segments from those on entry to the sequences, S_{s+1} = M_s S_s + N_s; or backward, the
+// gradients on exit from all segments from those of the sequences, dS_{s-1} = M_s^T dS_s + dN_s.
+struct CombineSegmentsArgs {
+  Dims dims;
+  std::int64_t sequences;
+  Segments segments;
+  bool backward;
+  StatesIn start;            // h0, or the gradient of ht; optional
+  const float* M = nullptr;  // [segments][value_heads][K][K]
+  const float* N = nullptr;  // [segments][value_heads][K][V]; N, or dN
+  float* states = nullptr;   // [segments][value_heads][K][V], written
 };
 
 struct GradientsArgs {
@@ -167,10 +209,11 @@ struct GradientsArgs {
   std::int64_t batch = 0, tokens = 0;  // B, T
 };
 
-void launch_build_chunk_tables(const Context& context, const Chunks& chunks);
+void launch_build_chunk_tables(const Context& context, const Chunks& chunks, const Segments& segments);
 void launch_prepare(const Context& context, const PrepareArgs& args, bool bf16_operands);
 void launch_forward_scan(const Context& context, const ForwardScanArgs& args, bool bf16_operands);
 void launch_backward_scan(const Context& context, const BackwardScanArgs& args, bool bf16_operands);
+void launch_combine_segments(const Context& context, const CombineSegmentsArgs& args);
 void launch_gradients(const Context& context, const GradientsArgs& args, bool bf16_operands);
 void launch_reduce_dqk(const Context& context, const GradientsArgs& args);
 

@@ -49,6 +49,34 @@ __device__ inline ChunkRange chunk_range(const Chunks& chunks, std::int64_t chun
   return chunk_range(chunks, chunk, sequence_of(chunks, chunk));
 }
 
+struct SegmentRange {
+  std::int64_t sequence;
+  std::int64_t begin, end;  // chunks
+  bool first, last;         // of its sequence
+};
+
+__device__ inline SegmentRange segment_range(const Chunks& chunks, const Segments& segments, std::int64_t segment) {
+  SegmentRange range;
+  if (chunks.cu_seqlens == nullptr) {
+    range.sequence = segment / segments.per_sequence;
+    range.begin = range.sequence * chunks.per_sequence + segment % segments.per_sequence * segments.chunks;
+    const std::int64_t end = (range.sequence + 1) * chunks.per_sequence;
+    range.end = range.begin + segments.chunks < end ? range.begin + segments.chunks : end;
+  } else {
+    range.sequence = segments.sequence[segment];
+    range.begin = segments.first_chunk[segment];
+    range.end = segments.first_chunk[segment + 1];
+  }
+  const std::int64_t first = first_chunk(chunks, range.sequence);
+  range.first = range.begin == first;
+  range.last = range.end == first + chunk_count(chunks, range.sequence);
+  return range;
+}
+// A segment of one chunk.
+__device__ inline SegmentRange one_chunk_range(const Chunks& chunks, std::int64_t chunk) {
+  return {.sequence = sequence_of(chunks, chunk), .begin = chunk, .end = chunk + 1, .first = false, .last = false};
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Matrices in global memory.
 
@@ -352,6 +380,19 @@ __device__ inline void scale_tokens(Accumulator (&tile)[kCount], const float* fa
     const float2 factor = *reinterpret_cast<const float2*>(factors + 8 * j + 2 * lane.quad);
     tile[j].x[0] *= factor.x, tile[j].x[1] *= factor.y;
     tile[j].x[2] *= factor.x, tile[j].x[3] *= factor.y;
+  }
+}
+
+// Columns from `column` on of the identity.
+template <int kAccumulators>
+__device__ inline void identity_warp_tile(Accumulator (&tile)[kAccumulators], int column, const Lane& lane) {
+#pragma unroll
+  for (int j = 0; j < kAccumulators; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = 8 * j + 2 * lane.quad + i % 2;
+      tile[j].x[i] = row == column + warp_tile_column(lane) + i / 2 * 2 ? 1.0F : 0.0F;
+    }
   }
 }
 

@@ -337,20 +337,30 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a) 
   }
 }
 
-// first_chunk and sequence of packed sequences, by one block.
-__global__ void build_chunk_tables_kernel(const Chunks chunks) {
+// The tables of packed sequences, by one block.
+__global__ void build_chunk_tables_kernel(const Chunks chunks, const Segments segments) {
   if (threadIdx.x == 0) {
-    std::int64_t sum = 0;
+    std::int64_t chunk_sum = 0;
+    std::int64_t segment_sum = 0;
     for (std::int64_t n = 0; n < chunks.sequences; ++n) {
-      chunks.first_chunk[n] = sum;
-      sum += (chunks.cu_seqlens[n + 1] - chunks.cu_seqlens[n] + kChunk - 1) / kChunk;
+      chunks.first_chunk[n] = chunk_sum;
+      segments.first_segment[n] = segment_sum;
+      const std::int64_t count = (chunks.cu_seqlens[n + 1] - chunks.cu_seqlens[n] + kChunk - 1) / kChunk;
+      chunk_sum += count;
+      segment_sum += count <= segments.chunks ? 1 : (count + segments.chunks - 1) / segments.chunks;
     }
-    chunks.first_chunk[chunks.sequences] = sum;
+    chunks.first_chunk[chunks.sequences] = chunk_sum;
+    segments.first_segment[chunks.sequences] = segment_sum;
+    segments.first_chunk[segment_sum] = chunk_sum;
   }
   __syncthreads();
   for (std::int64_t n = threadIdx.x; n < chunks.sequences; n += blockDim.x) {
     for (std::int64_t c = chunks.first_chunk[n]; c < chunks.first_chunk[n + 1]; ++c)
       chunks.sequence[c] = static_cast<std::int32_t>(n);
+    for (std::int64_t s = segments.first_segment[n]; s < segments.first_segment[n + 1]; ++s) {
+      segments.sequence[s] = static_cast<std::int32_t>(n);
+      segments.first_chunk[s] = chunks.first_chunk[n] + (s - segments.first_segment[n]) * segments.chunks;
+    }
   }
 }
 
@@ -381,9 +391,9 @@ void launch_prepare(const Context& context, const PrepareArgs& args, bool bf16_o
   bf16_operands ? launch_key_dim<bf16>(context, args) : launch_key_dim<float>(context, args);
 }
 
-void launch_build_chunk_tables(const Context& context, const Chunks& chunks) {
-  build_chunk_tables_kernel<<<1, 256, 0, context.stream()>>>(chunks);
-  check_launch("recurrence locate");
+void launch_build_chunk_tables(const Context& context, const Chunks& chunks, const Segments& segments) {
+  build_chunk_tables_kernel<<<1, 256, 0, context.stream()>>>(chunks, segments);
+  check_launch("recurrence build_chunk_tables");
 }
 
 }  // namespace qdelta::cuda

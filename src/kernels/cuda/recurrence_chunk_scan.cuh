@@ -97,10 +97,10 @@ struct ScanTiles {
   static constexpr int kStageBytes = (kBytes + 1023) / 1024 * 1024;  // the alignment of tiles
 
   // Issues the copies of a chunk of `rows` tokens.
-  __device__ void load(const ScanTileIterator<E>& from, const Dims& dims, bool erases, int rows, int column) const {
+  __device__ void load(const ScanTileIterator<E>& from, const Dims& dims, bool erases, int rows, int columns) const {
     load_tile<kThreads>(q, from.q, rows, dims.key_dim);
     load_tile<kThreads>(k, from.k, rows, dims.key_dim);
-    load_tile<kThreads>(values, from.values, rows, dims.value_dim - column);
+    load_tile<kThreads>(values, from.values, rows, columns);
     for (int part = 0; part < kParts; ++part) {
       load_workspace_tile<kThreads, true>(A_qk[part], from.A_qk + part * kChunkMatrix, kChunk);
       if (erases) load_workspace_tile<kThreads, true>(T[part], from.T + part * kChunkMatrix, kChunk);
@@ -116,7 +116,7 @@ struct ScanTiles {
   __device__ float gamma_C() const { return factor(kGamma)[kChunk - 1]; }
 };
 
-// The work of a block: a sequence (or a chunk, in a forward scan per chunk), a value head, columns from block_column
+// The work of a block: a segment (or a chunk, in a forward scan per chunk), a value head, columns from block_column
 // on; and of a warp: columns from warp_column on in the block, which is `column` in all.
 struct ScanCoord {
   std::int64_t index;

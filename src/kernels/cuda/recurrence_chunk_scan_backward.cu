@@ -95,17 +95,19 @@ __device__ inline void recompute_v_new(const BackwardScanArgs& a, bool erases, c
   store_split<E>(v_new, a.v_new, a.dims, slot, column, lane);
 }
 
-// kErases is a template parameter in bf16 to have no branch around wgmma (see mma_fence).
-template <class E, int kKeyDim, int kStages, bool kErases>
+// kErases is a template parameter in bf16 to have no branch around wgmma (see mma_fence). kSegmentsOnly: the scan gives
+// nothing but segment_dN.
+template <class E, int kKeyDim, int kStages, bool kErases, bool kSegmentsOnly>
 __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages>))
     backward_kernel(const BackwardScanArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const bool erases = kIsBf16<E> ? kErases : a.erases;
   const Lane lane;
-  const auto [sequence, head, block_column, warp_column, column] = ScanCoord(a.dims);
+  const auto [index, head, block_column, warp_column, column] = ScanCoord(a.dims);
   const int columns = a.dims.value_dim - column;
-  const std::int64_t begin = first_chunk(a.chunks, sequence);
-  const std::int64_t last = begin + chunk_count(a.chunks, sequence) - 1;
+  const auto [sequence, begin, end, is_first, is_last] = segment_range(a.chunks, a.segments, index);
+  const std::int64_t last = end - 1;
+  if (kSegmentsOnly && is_first) return;
 
   using States = EntryStates<E, kKeyDim, kStages>;
   States states;
@@ -119,17 +121,17 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
     if (chunk >= begin) {
       if (kStages == 1) next = inputs_of(chunk);  // recomputed, to save registers
       stage_tiles<E, kKeyDim, kStages>(memory, chunk)
-          .load(next, a.dims, erases, chunk_range(a.chunks, chunk, sequence).tokens, block_column);
+          .load(next, a.dims, erases, chunk_range(a.chunks, chunk, sequence).tokens, a.dims.value_dim - block_column);
       if (kStages == 2) next.advance(-1);
     }
     cp_async_commit();
   };
   load(last);
-  if (States::kPrefetch && last >= begin)
+  if (!kSegmentsOnly && States::kPrefetch && last >= begin)
     states.prefetch(state_of(last), a.dims.key_dim, a.states.columns - column, lane);
   Accumulator d_state[kKeyDim / 8];
-  if (a.d_final_states.data != nullptr)
-    load_warp_tile(d_state, state_matrix(a.d_final_states, sequence, head, 0, column), a.dims.key_dim,
+  if (!kSegmentsOnly && a.d_final_states.data != nullptr)
+    load_warp_tile(d_state, state_matrix(a.d_final_states, index, head, 0, column), a.dims.key_dim,
                    a.d_final_states.columns - column, lane);
 
   for (std::int64_t chunk = last; chunk >= begin; --chunk) {
@@ -152,13 +154,13 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
       if (lane.index == 0)
         a.state_dots[(slot * a.dims.column_blocks + column / kBlockV) * kWarpTiles + warp_column / kWarpV] = dot;
     };
-    if (!kOverlap) store_state();
+    if (!kSegmentsOnly && !kOverlap) store_state();
     cp_async_wait<kStages - 1>();
     fence_async_proxy();
     __syncthreads();
 
     const ChunkRange range = chunk_range(a.chunks, chunk, sequence);
-    if constexpr (States::kKeepFragments) {
+    if constexpr (!kSegmentsOnly && States::kKeepFragments) {
       if (a.v_new != nullptr) {
         recompute_v_new(a, erases, tiles, states.fragments, chunk_rows(a.v, range, head, column), range.tokens, columns,
                         slot, column, lane);
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
       to_state_fragments(state_fragments, d_state, key);
       mma_fence<E>(d_residual);
       mma_rows_state(d_residual, tiles.k, state_fragments, key, lane);
-      if (kOverlap && key == 0) store_state();
+      if (!kSegmentsOnly && kOverlap && key == 0) store_state();
       mma_commit_and_wait<E>(d_residual);
     }
     scale_tokens(d_residual, tiles.factor(kGammaToEndK), lane);
@@ -224,31 +226,45 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
       scale_tokens(d_residual, tiles.factor(kWrite), lane);
       store_warp_tile(d_residual, chunk_rows(a.dv, range, head, column), range.tokens, columns, lane);
     };
-    if (!kOverlap) store_gradients();
+    if (!kSegmentsOnly && !kOverlap) store_gradients();
     scale(d_state, tiles.gamma_C());
     mma_fence<E>(d_state);
     mma_rows_transposed<E, kKeyDim>(d_state, tiles.q, d_o, lane);
     if (erases) mma_rows_transposed<E, kKeyDim>(d_state, tiles.k, fragments, lane);
-    if (kOverlap) store_gradients();
+    if (!kSegmentsOnly && kOverlap) store_gradients();
     mma_commit_and_wait<E>(d_state);
     __syncthreads();
   }
-  if (a.d_initial_states.data != nullptr)
+  if constexpr (kSegmentsOnly) {
+    const std::int64_t width = a.dims.value_dim;
+    float* to = a.segment_dN + (index * a.dims.value_heads + head) * a.dims.key_dim * width + column;
+    store_warp_tile(d_state, {reinterpret_cast<std::byte*>(to), width, false, false}, a.dims.key_dim, columns, lane);
+  } else if (a.d_initial_states.data != nullptr && is_first) {
     store_warp_tile(d_state, state_matrix(a.d_initial_states, sequence, head, 0, column), a.dims.key_dim,
                     a.d_initial_states.columns - column, lane);
+  }
 }
 
 struct BackwardScan {
   using Args = BackwardScanArgs;
   template <class E, int kKeyDim, int kStages>
   static auto kernel(const Args& args) {
-    if constexpr (kIsBf16<E>) {
-      if (!args.erases) return backward_kernel<E, kKeyDim, kStages, false>;
+    if constexpr (kStages == 1) {
+      if (args.segment_dN != nullptr) return choose<E, kKeyDim, kStages, true>(args.erases);
     }
-    return backward_kernel<E, kKeyDim, kStages, true>;
+    return choose<E, kKeyDim, kStages, false>(args.erases);
   }
-  static std::int64_t scans_per_head(const Args& args) { return args.chunks.sequences; }
-  static bool allows_two_stages(const Args& args) { return args.v_new == nullptr; }
+  static std::int64_t scans_per_head(const Args& args) { return args.segments.total; }
+  static bool allows_two_stages(const Args& args) { return args.v_new == nullptr && args.segment_dN == nullptr; }
+
+ private:
+  template <class E, int kKeyDim, int kStages, bool kSegmentsOnly>
+  static auto choose(bool erases) {
+    if constexpr (kIsBf16<E>) {
+      if (!erases) return backward_kernel<E, kKeyDim, kStages, false, kSegmentsOnly>;
+    }
+    return backward_kernel<E, kKeyDim, kStages, true, kSegmentsOnly>;
+  }
 };
 
 }  // namespace

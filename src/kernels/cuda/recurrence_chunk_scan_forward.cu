@@ -25,6 +25,15 @@ __device__ inline void reload_from_shared(Accumulator (&tile)[kChunkAccumulators
   }
 }
 
+// A warp tile of M or N, in float32.
+template <int kAccumulators>
+__device__ inline void store_map(const ForwardScanArgs& a, const Accumulator (&tile)[kAccumulators], std::int64_t map,
+                                 int column, bool is_m, const Lane& lane) {
+  const int width = is_m ? a.dims.key_dim : a.dims.value_dim;
+  float* to = (is_m ? a.maps.M : a.maps.N) + map * a.dims.key_dim * width + column;
+  store_warp_tile(tile, {reinterpret_cast<std::byte*>(to), width, false, false}, a.dims.key_dim, width - column, lane);
+}
+
 template <class E, int kKeyDim, int kStages>
 __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages>))
     forward_kernel(const ForwardScanArgs a) {
@@ -32,9 +41,12 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
   const Lane lane;
   const auto [index, head, block_column, warp_column, column] = ScanCoord(a.dims);
   const int columns = a.dims.value_dim - column;
-  const std::int64_t begin = a.per_chunk ? index : first_chunk(a.chunks, index);
-  const std::int64_t end = begin + (a.per_chunk ? 1 : chunk_count(a.chunks, index));
-  const std::int64_t sequence = a.per_chunk ? sequence_of(a.chunks, index) : index;
+  const auto [sequence, begin, end, is_first, is_last] =
+      a.per_chunk ? one_chunk_range(a.chunks, index) : segment_range(a.chunks, a.segments, index);
+  const bool makes_maps = a.maps.M != nullptr;
+  const int m_column = column - a.maps.n_blocks * kBlockV;  // negative: columns of N
+  const bool is_m = makes_maps && m_column >= 0;
+  if (makes_maps && ((is_last && !a.maps.last) || (is_m && is_first && !a.maps.first))) return;
   const bool needs_qs = a.o.data != nullptr || a.mixes;
 
   const auto inputs_of = [&](std::int64_t chunk) {
@@ -46,7 +58,8 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
     if (chunk < end) {
       if (kStages == 1) next = inputs_of(chunk);  // recomputed, to save registers
       stage_tiles<E, kKeyDim, kStages>(memory, chunk)
-          .load(next, a.dims, a.erases, chunk_range(a.chunks, chunk, sequence).tokens, block_column);
+          .load(next, a.dims, a.erases, chunk_range(a.chunks, chunk, sequence).tokens,
+                is_m ? 0 : a.dims.value_dim - block_column);
       if (kStages == 2) next.advance(1);
     }
     cp_async_commit();
@@ -56,6 +69,7 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
   if (a.initial_states.data != nullptr)
     load_warp_tile(state, state_matrix(a.initial_states, index, head, 0, column), a.dims.key_dim,
                    a.initial_states.columns - column, lane);
+  if (is_m) identity_warp_tile(state, m_column, lane);
 
   for (std::int64_t chunk = begin; chunk < end; ++chunk) {
     const std::int64_t slot = chunk * a.dims.value_heads + head;
@@ -172,9 +186,10 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
     }
     __syncthreads();
   }
-  if (a.final_states.data != nullptr)
-    store_warp_tile(state, state_matrix(a.final_states, index, head, 0, column), a.dims.key_dim,
+  if (a.final_states.data != nullptr && is_last)
+    store_warp_tile(state, state_matrix(a.final_states, sequence, head, 0, column), a.dims.key_dim,
                     a.final_states.columns - column, lane);
+  if (makes_maps) store_map(a, state, index * a.dims.value_heads + head, is_m ? m_column : column, is_m, lane);
 }
 
 struct ForwardScan {
@@ -184,7 +199,7 @@ struct ForwardScan {
     return forward_kernel<E, kKeyDim, kStages>;
   }
   static std::int64_t scans_per_head(const Args& args) {
-    return args.per_chunk ? args.chunks.total : args.chunks.sequences;
+    return args.per_chunk ? args.chunks.total : args.segments.total;
   }
   static bool allows_two_stages(const Args& /*args*/) { return true; }
 };
