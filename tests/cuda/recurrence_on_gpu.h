@@ -49,13 +49,15 @@ class GpuCase {
   }
 
   [[nodiscard]] RecurrenceForward forward() const {
-    RecurrenceForward args = forward_arguments(in_, out_, {.segments = how_.segments});
+    RecurrenceForward args = forward_arguments(in_, out_, {});
+    args.run.segments = how_.segments;
     args.chunk_states = states_.view();
     args.saved = saved_.bytes();
     return args;
   }
   [[nodiscard]] RecurrenceBackward backward() const {
-    RecurrenceBackward args = backward_arguments(in_, out_, {.segments = how_.segments});
+    RecurrenceBackward args = backward_arguments(in_, out_, {});
+    args.run.segments = how_.segments;
     args.chunk_states = states_.view();
     args.saved = saved_.bytes();
     return args;

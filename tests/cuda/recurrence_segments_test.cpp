@@ -37,7 +37,7 @@ void expect_any_split(const CaseSpec& spec, std::uint64_t seed) {
   const Bounds bounds = spec.dtype == DType::bf16 ? kBFloat16 : kFloat32;
   for (const int segments : {1, 2, 3, 7, 16, 64}) {
     const std::string where = fmt::format("{} segments, {}", segments, describe(spec));
-    const GpuRun saved{.chunk_states = spec.dtype, .keeps = true, .segments = segments};
+    const GpuRun saved{.chunk_states = spec.dtype, .saves_matrices = true, .segments = segments};
     expect_close(run_on_gpu(problem, saved), expected, bounds, where + ", saved");
     expect_close(run_on_gpu(problem, {.segments = segments}), expected, bounds, where + ", recomputed");
   }

@@ -25,8 +25,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (config.num_hidden_layers > 64) return;  // their places take a while
         const qdelta::ParameterLayout layout(config);
         expect(layout.parameters() > 0 && layout.parameters() <= layout.size, "parameters without a place");
-        for (const auto& [name, slot] : layout.tensors)
-          expect(slot.exists() && slot.offset + slot.shape.elements() <= layout.size, name.c_str());
+        for (const auto& tensor : layout.tensors) {
+          expect(tensor.slot.exists() && tensor.slot.offset + tensor.slot.shape.elements() <= layout.size,
+                 tensor.name.c_str());
+        }
       },
       qdelta::Status::invalid_argument);
   return 0;
