@@ -34,7 +34,8 @@ __device__ inline void store_map(const ForwardScanArgs& a, const Accumulator (&t
   store_warp_tile(tile, {reinterpret_cast<std::byte*>(to), width, false, false}, a.dims.key_dim, width - column, lane);
 }
 
-template <class E, int kKeyDim, int kStages>
+// kMaps: the scan gives nothing but M and N of the segments.
+template <class E, int kKeyDim, int kStages, bool kMaps>
 __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages>))
     forward_kernel(const ForwardScanArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -43,11 +44,10 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
   const int columns = a.dims.value_dim - column;
   const auto [sequence, begin, end, is_first, is_last] =
       a.per_chunk ? one_chunk_range(a.chunks, index) : segment_range(a.chunks, a.segments, index);
-  const bool makes_maps = a.maps.M != nullptr;
   const int m_column = column - a.maps.n_blocks * kBlockV;  // negative: columns of N
-  const bool is_m = makes_maps && m_column >= 0;
-  if (makes_maps && ((is_last && !a.maps.last) || (is_m && is_first && !a.maps.first))) return;
-  const bool needs_qs = a.o.data != nullptr || a.mixes;
+  const bool is_m = kMaps && m_column >= 0;
+  if (kMaps && ((is_last && !a.maps.last) || (is_m && is_first && !a.maps.first))) return;
+  const bool needs_qs = (!kMaps && a.o.data != nullptr) || a.mixes;
 
   const auto inputs_of = [&](std::int64_t chunk) {
     return ScanTileIterator<E>(a.dims, a.q, a.k, a.v, a.prepared, chunk, chunk_range(a.chunks, chunk, sequence), head,
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
   };
   load(begin);
   Accumulator state[kKeyDim / 8];
-  if (a.initial_states.data != nullptr)
+  if (!kMaps && a.initial_states.data != nullptr)
     load_warp_tile(state, state_matrix(a.initial_states, index, head, 0, column), a.dims.key_dim,
                    a.initial_states.columns - column, lane);
   if (is_m) identity_warp_tile(state, m_column, lane);
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
     const ScanTiles<E, kKeyDim> tiles = stage_tiles<E, kKeyDim, kStages>(memory, chunk);
     constexpr bool kOverlap = kOverlapIo<kKeyDim, kStages>;
     const auto store_state = [&] {
-      if (a.chunk_states.data != nullptr) {
+      if (!kMaps && a.chunk_states.data != nullptr) {
         store_warp_tile(state, state_matrix(a.chunk_states, chunk, head, 0, column), a.dims.key_dim,
                         a.chunk_states.columns - column, lane);
       }
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
     }
     if constexpr (kSpillQS<E, kKeyDim, kStages>) {
       __syncthreads();  // all warps have read Q
-      if (a.o.data != nullptr) spill_to_shared(tiles.q.data, qs);
+      if (!kMaps && a.o.data != nullptr) spill_to_shared(tiles.q.data, qs);
     }
     if (a.erases) {
       to_fragments(fragments, v_new);
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
       for (const auto& part : tiles.T) mma_lower<false>(v_new, fragments, part, lane);
       mma_commit_and_wait<E>(v_new);
     }
-    if (a.v_new != nullptr) store_split<E>(v_new, a.v_new, a.dims, slot, column, lane);
+    if (!kMaps && a.v_new != nullptr) store_split<E>(v_new, a.v_new, a.dims, slot, column, lane);
     to_fragments(fragments, v_new);
 
     // O and S+: in one batch of products, or one after the other where registers are short.
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
     const auto update_state = [&] { mma_rows_transposed<E, kKeyDim>(state, tiles.k, decayed, lane); };
     if constexpr (kOverlap) {
       begin_state();
-      if (a.o.data != nullptr) {
+      if (!kMaps && a.o.data != nullptr) {
         begin_output();
         mma_fence<E>(qs, state);
         mma_output();
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
         mma_commit_and_wait<E>(state);
       }
     } else {
-      if (a.o.data != nullptr) {
+      if (!kMaps && a.o.data != nullptr) {
         begin_output();
         mma_fence<E>(qs);
         mma_output();
@@ -186,22 +186,25 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
     }
     __syncthreads();
   }
-  if (a.final_states.data != nullptr && is_last)
+  if (!kMaps && a.final_states.data != nullptr && is_last)
     store_warp_tile(state, state_matrix(a.final_states, sequence, head, 0, column), a.dims.key_dim,
                     a.final_states.columns - column, lane);
-  if (makes_maps) store_map(a, state, index * a.dims.value_heads + head, is_m ? m_column : column, is_m, lane);
+  if (kMaps) store_map(a, state, index * a.dims.value_heads + head, is_m ? m_column : column, is_m, lane);
 }
 
 struct ForwardScan {
   using Args = ForwardScanArgs;
   template <class E, int kKeyDim, int kStages>
-  static auto kernel(const Args& /*args*/) {
-    return forward_kernel<E, kKeyDim, kStages>;
+  static auto kernel(const Args& args) {
+    if constexpr (kStages == 1) {
+      if (args.maps.M != nullptr) return forward_kernel<E, kKeyDim, kStages, true>;
+    }
+    return forward_kernel<E, kKeyDim, kStages, false>;
   }
   static std::int64_t scans_per_head(const Args& args) {
     return args.per_chunk ? args.chunks.total : args.segments.total;
   }
-  static bool allows_two_stages(const Args& /*args*/) { return true; }
+  static bool allows_two_stages(const Args& args) { return args.maps.M == nullptr; }
 };
 
 }  // namespace

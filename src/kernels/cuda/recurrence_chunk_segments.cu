@@ -82,8 +82,9 @@ __device__ void load_panel(const CombineSegmentsArgs& a, const CombineTiles<kKey
 
 // Adds what a panel of M's rows gives: forward the keys k' of the result that the panel has, S_out[k'] = sum over k of
 // M[k'][k] S[k]; backward its part of all of them, dS_in[k] += sum over the panel's k' of M[k'][k] dS[k'].
+// Even and odd steps have accumulators of their own, so that fewer products wait for each other.
 template <int kKeys>
-__device__ inline void add_panel(Accumulator (&sums)[kKeys / 32], int p, const CombineTiles<kKeys>& tiles,
+__device__ inline void add_panel(Accumulator (&sums)[2][kKeys / 32], int p, const CombineTiles<kKeys>& tiles,
                                  const typename CombineTiles<kKeys>::Panel& panel, bool backward,
                                  const WarpPart& warp) {
   const Lane& lane = warp.lane;
@@ -94,14 +95,16 @@ __device__ inline void add_panel(Accumulator (&sums)[kKeys / 32], int p, const C
 #pragma unroll
       for (int n = 0; n < kKeys / 32; n += 2) {
         const int key = n / 2 * kPanel + warp.keys;
-        mma(sums[n], sums[n + 1], left, load_b_transposed(panel, inner, key, lane));
+        Accumulator(&acc)[kKeys / 32] = sums[inner / 16 % 2];
+        mma(acc[n], acc[n + 1], left, load_b_transposed(panel, inner, key, lane));
       }
     }
   } else {
 #pragma unroll 4
     for (int inner = 0; inner < kKeys; inner += 16) {
       const FragmentA<float> left = load_a(tiles.state, warp.rows, inner, lane);
-      mma(sums[2 * p], sums[2 * p + 1], left, load_b(panel, warp.keys, inner, lane));
+      Accumulator(&acc)[kKeys / 32] = sums[inner / 16 % 2];
+      mma(acc[2 * p], acc[2 * p + 1], left, load_b(panel, warp.keys, inner, lane));
     }
   }
 }
@@ -141,7 +144,8 @@ __global__ void __launch_bounds__(kThreads) combine_segments_kernel(const Combin
     const std::int64_t segment = a.backward ? end - 1 - map : begin + map;
     float* to = state_at(a.states, segment);
     const float* N = state_at(a.N, segment);
-    Accumulator next[kKeys / 32];
+    Accumulator of_n[kKeys / 32];
+    Accumulator products[2][kKeys / 32];
 #pragma unroll
     for (int n = 0; n < kKeys / 32; ++n) {
 #pragma unroll
@@ -152,7 +156,7 @@ __global__ void __launch_bounds__(kThreads) combine_segments_kernel(const Combin
         const bool valid = key < keys && place.column + column < values;
         const std::int64_t offset = std::int64_t{key} * values + column;
         if (valid) to[offset] = sums[n].x[e];
-        next[n].x[e] = load_element<float>(N + offset, valid && map < maps);
+        of_n[n].x[e] = load_element<float>(N + offset, valid && map < maps);
       }
     }
     if (map == maps) break;
@@ -163,10 +167,13 @@ __global__ void __launch_bounds__(kThreads) combine_segments_kernel(const Combin
       cp_async_wait<kStages - 2>();
       __syncthreads();  // also: the state is there, and the panel before is used up
       load_panel(a, tiles, begin, maps, panel + kStages - 1, place.head);
-      if (!starts_from_zero) add_panel<kKeys>(next, p, tiles, tiles.panel(panel), a.backward, warp);
+      if (!starts_from_zero) add_panel<kKeys>(products, p, tiles, tiles.panel(panel), a.backward, warp);
     }
 #pragma unroll
-    for (int n = 0; n < kKeys / 32; ++n) sums[n] = next[n];
+    for (int n = 0; n < kKeys / 32; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[n].x[e] = (products[0][n].x[e] + products[1][n].x[e]) + of_n[n].x[e];
+    }
     __syncthreads();  // the state is used up
   }
 }
