@@ -62,7 +62,11 @@ class ErrorTable final : public ::testing::Environment {
  private:
   std::map<Key, Entry> table_;
 };
-ErrorTable* const error_table = static_cast<ErrorTable*>(::testing::AddGlobalTestEnvironment(new ErrorTable));
+ErrorTable* const error_table = [] {
+  auto* table = new ErrorTable;  // gtest owns it
+  ::testing::AddGlobalTestEnvironment(table);
+  return table;
+}();
 
 // FNV-1a of what a case is called, and of which of its operands the numbers are for.
 Random random_for(const OpCase& problem, const std::string& name) {
