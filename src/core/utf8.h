@@ -17,9 +17,9 @@ inline constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
 // end of the text cuts off.
 struct Step {
   enum class Kind : std::uint8_t { character, invalid, incomplete };
-  Kind kind;
-  std::uint8_t length;  // in bytes
-  char32_t code = 0;    // of a character
+  Kind kind = Kind::invalid;
+  std::uint8_t length = 0;  // in bytes
+  char32_t code = 0;        // of a character
 };
 [[nodiscard]] inline Step step(std::string_view text) noexcept {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(text.data());

@@ -98,8 +98,9 @@ Regex::Regex(std::string_view pattern) {
   }
   initialize();
   compile(pattern);  // by itself first: no part of it may run on into the groups
-  code_.reset(new Code{compile(with_unused_groups(pattern)), std::string(pattern),
-                       pattern.find("\\K") == std::string_view::npos});
+  code_ = std::make_unique<Code>(Code{.compiled = compile(with_unused_groups(pattern)),
+                                      .pattern = std::string(pattern),
+                                      .starts_where_tried = pattern.find("\\K") == std::string_view::npos});
 }
 
 Regex::~Regex() = default;
@@ -113,7 +114,7 @@ bool Regex::find(std::string_view text, std::size_t start, Match& match) const {
   };
   if (text.size() > static_cast<std::size_t>(std::numeric_limits<int>::max())) refuse("at most 2 GiB at once");
   Scratch& mine = scratch();
-  const OnigRegex compiled = code_->compiled.get();
+  OnigRegexType* const compiled = code_->compiled.get();
   const auto* begin = reinterpret_cast<const OnigUChar*>(text.data());
   const OnigUChar* end = begin + text.size();
   // Most expressions match right here, and then nothing but the length is needed.

@@ -64,7 +64,7 @@ class Tokenizer {
   // Hashes of the contents of the files that make the ids.
   struct Fingerprint {
     Fingerprint() = default;
-    explicit Fingerprint(std::initializer_list<std::string_view> contents);
+    Fingerprint(std::initializer_list<std::string_view> contents);
 
     std::uint64_t present = 0, version1 = 0;
   };
