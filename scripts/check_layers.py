@@ -12,9 +12,6 @@ import pathlib
 import re
 import sys
 
-# Files that may include src/kernels/cuda although they are not in src/kernels.
-CUDA_EXCEPTIONS = {"src/distributed/cuda/nccl_communicator.cpp"}
-
 MODULE = r"(\w+)(?:\[\"[^\"]*\"\])?"
 
 
@@ -73,7 +70,7 @@ def check(root):
             other = target.split("/")[0]
             if other in folders and other != module and other not in allowed.get(module, set()):
                 wrong.append(f'{name}:{number}: {module} may not include "{target}"')
-            if target.startswith("kernels/cuda/") and module != "kernels" and name not in CUDA_EXCEPTIONS:
+            if target.startswith("kernels/cuda/") and module != "kernels":
                 wrong.append(f'{name}:{number}: only src/kernels may include "{target}"')
     return wrong
 

@@ -1,44 +1,26 @@
 #include "distributed/cuda/nccl_communicator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
 #include "distributed/cuda/nccl_library.h"
-#include "kernels/cuda/context.h"
+#include "kernels/gpu_stream.h"
 
 namespace qdelta {
 namespace {
-
-// An event that is recorded on one stream and waited for on another.
-class Event {
- public:
-  Event() { QDELTA_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-
-  void record(cudaStream_t stream) { QDELTA_CUDA(cudaEventRecord(event_, stream)); }
-  void hold_back(cudaStream_t stream) { QDELTA_CUDA(cudaStreamWaitEvent(stream, event_)); }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
 
 // A NCCL communicator and the stream of its operations. Collectives and messages have one each, so that they do not
 // wait for one another.
 class Channel {
  public:
-  Channel() { QDELTA_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  Channel() = default;
   ~Channel() {
-    if (comm_ != nullptr) {
-      cudaStreamSynchronize(stream_);
-      nccl::library().comm_destroy(comm_);
-    }
-    cudaStreamDestroy(stream_);
+    if (comm_ == nullptr) return;
+    stream_.synchronize();
+    nccl::library().comm_destroy(comm_);
   }
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -61,17 +43,17 @@ class Channel {
   }
 
   [[nodiscard]] nccl::Comm comm() const { return comm_; }
-  [[nodiscard]] cudaStream_t stream() const { return stream_; }
+  [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
   // What is asked of the channel from here on happens after what was asked of `stream`.
   void follow(cudaStream_t stream) {
     before_.record(stream);
-    before_.hold_back(stream_);
+    before_.hold_back(stream_.get());
   }
 
  private:
   nccl::Comm comm_ = nullptr;
-  cudaStream_t stream_ = nullptr;
-  Event before_;
+  GpuStream stream_;
+  GpuEvent before_;
 };
 
 class NcclCommunicator final : public Communicator {
@@ -159,13 +141,13 @@ class NcclCommunicator final : public Communicator {
    private:
     NcclCommunicator& communicator_;
     cudaStream_t caller_;
-    Event done_;
+    GpuEvent done_;
   };
 
   template <class Call>
   Request start(const Device& device, Channel& channel, const Call& call) {
     require(device.gpu == device_.gpu, "memory of another GPU than the communicator's");
-    const cudaStream_t caller = device.gpu->stream();
+    const cudaStream_t caller = stream_of(device);
     channel.follow(caller);
     call(channel.comm(), channel.stream());
     auto operation = std::make_unique<Operation>(*this, caller);
@@ -210,15 +192,11 @@ class NcclCommunicator final : public Communicator {
 }  // namespace
 
 bool ranks_share_a_gpu(const Device& device, Communicator& ranks) {
-  cudaDeviceProp properties{};
-  QDELTA_CUDA(cudaGetDeviceProperties(&properties, device.gpu->ordinal()));
-  using Id = decltype(properties.uuid);
-  std::vector<Id> ids(static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(Device{}, std::as_bytes(std::span(&properties.uuid, 1)), std::as_writable_bytes(std::span(ids)));
-  const auto less = [](const Id& a, const Id& b) { return std::memcmp(&a, &b, sizeof(Id)) < 0; };
-  std::sort(ids.begin(), ids.end(), less);
-  return std::adjacent_find(ids.begin(), ids.end(),
-                            [](const Id& a, const Id& b) { return std::memcmp(&a, &b, sizeof(Id)) == 0; }) != ids.end();
+  const GpuId id = id_of(device);
+  std::vector<GpuId> ids(static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(Device{}, std::as_bytes(std::span(&id, 1)), std::as_writable_bytes(std::span(ids)));
+  std::sort(ids.begin(), ids.end());
+  return std::adjacent_find(ids.begin(), ids.end()) != ids.end();
 }
 
 std::unique_ptr<Communicator> open_nccl(const Device& device, std::shared_ptr<Communicator> ranks) {
