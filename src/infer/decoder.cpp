@@ -32,7 +32,7 @@ void Decoder::read(std::span<const std::int64_t> slots) {
   std::int64_t top = 1;
   for (const std::int64_t slot : slots) {
     require(at(slot) != nullptr && at(slot)->reading(), "slot {} has no prompt to read", slot);
-    pieces.push_back(at(slot)->next_piece(slot));
+    pieces.push_back(at(slot)->next_piece(slot, prompt_piece(device_)));
     if (at(slot)->options().score_prompt) top = std::max(top, at(slot)->options().logprobs);
   }
   if (pieces.empty()) return;
@@ -107,8 +107,9 @@ void Decoder::append(std::span<const std::int64_t> slots, std::span<const std::i
 
 std::vector<float> Decoder::read_tokens(std::span<const std::int32_t> tokens, std::int64_t slot) {
   require(!tokens.empty(), "there is nothing to read: the prompt has no tokens");
-  for (std::size_t begin = 0; begin < tokens.size(); begin += kPromptPiece) {
-    const std::size_t end = std::min(begin + kPromptPiece, tokens.size());
+  const std::size_t most = prompt_piece(device_);
+  for (std::size_t begin = 0; begin < tokens.size(); begin += most) {
+    const std::size_t end = std::min(begin + most, tokens.size());
     const PromptPiece piece{.prompt = tokens, .begin = begin, .end = end, .slot = slot};
     static_cast<void>(reader_.read({&piece, 1}));
   }

@@ -28,8 +28,8 @@ Sequence::Sequence(const Tokenizer& tokenizer, std::vector<std::int32_t> prompt,
   if (to_read_ == 0) prompt_has_been_read();
 }
 
-PromptPiece Sequence::next_piece(std::int64_t slot) const {
-  const std::size_t end = std::min(read_ + kPromptPiece, to_read_);
+PromptPiece Sequence::next_piece(std::int64_t slot, std::size_t tokens) const {
+  const std::size_t end = std::min(read_ + tokens, to_read_);
   // What follows the prompt's last token is not a token of the prompt.
   const std::size_t score_end = options_.score_prompt ? std::min(end, prompt_size_ - 1) : read_;
   return {.prompt = prompt(), .begin = read_, .end = end, .score_begin = read_, .score_end = score_end, .slot = slot};

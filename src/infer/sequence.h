@@ -60,8 +60,8 @@ class Sequence {
   [[nodiscard]] bool done() const { return end_ != EndReason::none; }
   [[nodiscard]] EndReason end() const { return end_; }
 
-  // The piece of the prompt to read next, and then what came of reading it.
-  [[nodiscard]] PromptPiece next_piece(std::int64_t slot) const;
+  // The piece of the prompt to read next, at most so many tokens, and then what came of reading it.
+  [[nodiscard]] PromptPiece next_piece(std::int64_t slot, std::size_t tokens) const;
   void read(const PromptPiece& piece, std::span<const TokenScore> scores);
 
   // The next token has been sampled; `score` where options().logprobs asks for one.

@@ -9,10 +9,6 @@
 namespace qdelta::serve {
 namespace {
 
-// Tokens of prompts that are read between two steps: a whole piece of one, so few that nobody waits long for the next
-// token.
-constexpr std::size_t kReadTokens = kPromptPiece;
-
 constexpr const char* kNoNumber = "the model gives something that is not a number";
 
 }  // namespace
@@ -141,13 +137,15 @@ void Engine::read_prompts() {
   for (std::size_t slot = 0; slot < running_.size(); ++slot) {
     if (reads(slot) && (first == running_.size() || running_[slot]->arrival < running_[first]->arrival)) first = slot;
   }
+  // A whole piece of one prompt between two steps, so few tokens that nobody waits long for the next one.
+  const std::size_t most = prompt_piece(states_.device());
   std::vector<std::int64_t> slots;
   std::size_t tokens = 0;
   for (std::size_t slot = first; reads(slot); ++slot) {
     const auto index = static_cast<std::int64_t>(slot);
-    const PromptPiece piece = running_[slot]->sequence.next_piece(index);
+    const PromptPiece piece = running_[slot]->sequence.next_piece(index, most);
     tokens += piece.end - piece.begin;
-    if (slot > first && tokens > kReadTokens) break;
+    if (slot > first && tokens > most) break;
     slots.push_back(index);
   }
   decoder_.read(slots);

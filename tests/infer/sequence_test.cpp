@@ -22,7 +22,7 @@ TokenScore score_of(std::int32_t token, float log_probability) {
 // Reads the whole prompt; every token that is scored gets minus its position.
 void read_prompt(Sequence& sequence, std::vector<PromptPiece>* pieces = nullptr) {
   while (sequence.reading()) {
-    const PromptPiece piece = sequence.next_piece(3);
+    const PromptPiece piece = sequence.next_piece(3, kPromptPiece);
     std::vector<TokenScore> scores;
     for (std::size_t i = piece.score_begin; i < piece.score_end; ++i) {
       scores.push_back(score_of(piece.prompt[i + 1], -static_cast<float>(i + 1)));
@@ -147,7 +147,7 @@ TEST(Sequence, ScoresAreGivenAsFarAsAskedFor) {
 
 TEST(Sequence, WhatIsNotFiniteEndsIt) {
   Sequence read(kTokenizer, {'a', 'b', 'c'}, {.max_tokens = 2, .logprobs = 1, .score_prompt = true});
-  read.read(read.next_piece(0), std::vector<TokenScore>{score_of('b', -1.0F), score_of('c', NAN)});
+  read.read(read.next_piece(0, kPromptPiece), std::vector<TokenScore>{score_of('b', -1.0F), score_of('c', NAN)});
   EXPECT_EQ(read.end(), EndReason::not_finite);
   Sequence generated(kTokenizer, {'a'}, {.max_tokens = 2});
   read_prompt(generated);
