@@ -40,7 +40,7 @@ std::vector<Place> places_of(const std::vector<LayerTrace>& traces, const Analys
   return places;
 }
 
-// One of each analysis, fed by one walk.
+// One of each analysis, fed by one recurrence.
 struct Head {
   HeadContraction contraction;
   HeadDrift drift;
@@ -67,10 +67,10 @@ struct Head {
 };
 
 void go_through(const LayerTrace& trace, std::int64_t history_tokens, Head& head, const std::atomic<bool>& stop) {
-  HeadWalk walk(trace, head.contraction.name.head);
+  HeadRecurrence recurrence(trace, head.contraction.name.head);
   KeyHistory history(history_tokens);
-  while (!stop && walk.next()) {
-    const Step& step = walk.step();
+  while (!stop && recurrence.next()) {
+    const Step& step = recurrence.step();
     history.begin(step);
     head.memory.add(step, history);
     head.identities.add(trace, step, history);

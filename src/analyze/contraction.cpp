@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "analyze/figures.h"
-#include "analyze/walk.h"
+#include "analyze/head_recurrence.h"
 
 namespace qdelta::analyze {
 namespace {

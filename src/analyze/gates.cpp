@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "analyze/figures.h"
-#include "analyze/walk.h"
+#include "analyze/head_recurrence.h"
 
 namespace qdelta::analyze {
 namespace {

@@ -7,7 +7,7 @@
 // Each token changes all of them, so the cost grows with the square of the length: only the first tokens of a sequence.
 #pragma once
 
-#include "analyze/walk.h"
+#include "analyze/head_recurrence.h"
 
 namespace qdelta::analyze {
 

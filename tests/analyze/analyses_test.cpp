@@ -212,11 +212,11 @@ TEST(MemoryLength, DecayAlone) {
   for (int i = 0; i < 60; ++i) made.add({{1, 0}, {0, 1}, {1, 0}, 0.0F, 0, 0.9F});
   HeadMemory head;
   KeyHistory history(60);
-  HeadWalk walk(made.trace, 0);
-  while (walk.next()) {
-    history.begin(walk.step());
-    head.add(walk.step(), history);
-    history.end(walk.step());
+  HeadRecurrence recurrence(made.trace, 0);
+  while (recurrence.next()) {
+    history.begin(recurrence.step());
+    head.add(recurrence.step(), history);
+    history.end(recurrence.step());
   }
   const std::vector<double> retention = head.retention();
   ASSERT_GT(retention.size(), 20);
@@ -234,11 +234,11 @@ TEST(MemoryLength, NothingIsForgottenWithoutDecayAndErasing) {
   for (int i = 0; i < 20; ++i) made.add({{1, 0}, {0, 1}, {1, 0}});
   HeadMemory head;
   KeyHistory history(20);
-  HeadWalk walk(made.trace, 0);
-  while (walk.next()) {
-    history.begin(walk.step());
-    head.add(walk.step(), history);
-    history.end(walk.step());
+  HeadRecurrence recurrence(made.trace, 0);
+  while (recurrence.next()) {
+    history.begin(recurrence.step());
+    head.add(recurrence.step(), history);
+    history.end(recurrence.step());
   }
   EXPECT_FALSE(head.length().reached);
   EXPECT_TRUE(std::isinf(head.decay_length()));

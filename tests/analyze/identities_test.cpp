@@ -1,4 +1,4 @@
-// HeadWalk against the oracle, and the paper's identities on random data and on a trained model.
+// HeadRecurrence against the oracle, and the paper's identities on random data and on a trained model.
 #include "analyze/identities.h"
 
 #include <algorithm>
@@ -18,15 +18,15 @@ class EachRule : public ::testing::TestWithParam<Rule> {};
 INSTANTIATE_TEST_SUITE_P(Rules, EachRule, ::testing::ValuesIn(qdelta::testing::all_rules()),
                          qdelta::testing::rule_test_name);
 
-TEST_P(EachRule, TheWalkIsTheRecurrence) {
+TEST_P(EachRule, HeadRecurrenceMatchesTheOracle) {
   const LayerTrace trace = random_trace(GetParam(), 90, 4);
   for (std::int64_t head = 0; head < trace.v_heads; ++head) {
-    HeadWalk walk(trace, head);
-    while (walk.next()) {
-      const Step& step = walk.step();
+    HeadRecurrence recurrence(trace, head);
+    while (recurrence.next()) {
+      const Step& step = recurrence.step();
       const float* o = trace.o.data() + (step.token * trace.v_heads + head) * trace.value_dim;
       for (std::int64_t j = 0; j < trace.value_dim; ++j) EXPECT_NEAR(trace.scale * step.output[j], o[j], 1e-6);
-      // What HeadWalk derives, from the definition.
+      // What HeadRecurrence derives, from the definition.
       EXPECT_LT((step.after - step.state.transpose() * step.x).norm(), 1e-12);
       EXPECT_LT((step.output - step.state.transpose() * step.q).norm(), 1e-12);
     }
@@ -38,11 +38,11 @@ std::vector<HeadIdentities> identities_of(const LayerTrace& trace, std::int64_t 
   for (std::int64_t h = 0; h < trace.v_heads; ++h) {
     HeadIdentities& head = heads.emplace_back(HeadName{trace.layer, h});
     KeyHistory history(trace.tokens());
-    HeadWalk walk(trace, h);
-    while (walk.next()) {
-      history.begin(walk.step());
-      head.add(trace, walk.step(), history);
-      if (walk.step().position != forgotten) history.end(walk.step());
+    HeadRecurrence recurrence(trace, h);
+    while (recurrence.next()) {
+      history.begin(recurrence.step());
+      head.add(trace, recurrence.step(), history);
+      if (recurrence.step().position != forgotten) history.end(recurrence.step());
     }
   }
   return heads;

@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "analyze/head_recurrence.h"
 #include "analyze/trace.h"
-#include "analyze/walk.h"
 #include "rule/oracle.h"
 #include "testing.h"
 
@@ -88,8 +88,8 @@ inline LayerTrace random_trace(Rule rule, std::int64_t tokens, std::uint64_t see
 // Feeds all of a head to an analysis.
 template <class Analysis>
 void feed(const LayerTrace& trace, std::int64_t head, Analysis& analysis) {
-  HeadWalk walk(trace, head);
-  while (walk.next()) analysis.add(walk.step());
+  HeadRecurrence recurrence(trace, head);
+  while (recurrence.next()) analysis.add(recurrence.step());
 }
 
 }  // namespace qdelta::analyze::testing

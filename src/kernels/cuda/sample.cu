@@ -1,7 +1,7 @@
-// From logits to tokens, a block for each row. Candidates are ordered by logit, then by token; every cut keeps the
-// first of them and is therefore one place in that order: a logit, and the last token among those with just that logit.
-// top-k and top-p find theirs by bisection between logits that occur, without sorting. The draw then walks what is kept
-// in an order that is fixed by the threads. All sums are taken in a fixed order.
+// From logits to tokens, a block for each row. Candidates are ordered by logit, then by token. Every cutoff (top-k,
+// min-p, top-p) keeps a prefix of that order, given by the last logit and the last token with just that logit; top-k
+// and top-p find it by bisection on the logits, without sorting. The draw goes through the kept candidates in an order
+// fixed by the threads, and all sums have a fixed order: results are deterministic.
 #include <climits>
 
 #include "kernels/cuda/kernel_launch.h"
@@ -12,11 +12,11 @@ namespace {
 
 constexpr int kSampleThreads = 1024;
 constexpr int kSampleWarps = kSampleThreads / 32;
-constexpr int kPack = 4;                        // values that a thread takes at a time
-constexpr int kRound = kSampleThreads * kPack;  // and all threads together
+constexpr int kPack = 4;                            // values of a thread in a pass over the row
+constexpr int kPassWidth = kSampleThreads * kPack;  // values of the block in a pass
 
 template <class T>
-struct Sampling {
+struct SampleArgs {
   Rows<T> logits;
   const std::int64_t* slots;  // null: row r has state r
   SamplingState* states;
@@ -24,7 +24,7 @@ struct Sampling {
   std::int32_t* tokens;
   std::int64_t state_count;
   int width;
-  int held;  // rounds that fit in shared memory; the rest of a longer row is computed from the logits each time
+  int cached;  // passes cached in shared memory; the rest of a longer row is recomputed from the logits each time
 
   __device__ std::uint32_t* seen_by(std::int64_t slot) const { return seen + slot * ((width + 31) / 32); }
 };
@@ -48,57 +48,58 @@ __device__ double philox_uniform(std::uint64_t seed, std::uint64_t stream, std::
   return static_cast<double>(bits >> 11U) * 0x1.0p-53;
 }
 
-// What a sweep over the candidates finds out: how much lies at or above a logit, and the nearest logits to it.
-struct Tally {
+// The result of a pass over the candidates with a threshold: the amount (number or weight) at or above it, and the
+// nearest values on both sides.
+struct ThresholdCount {
   float amount = 0;
   float above = INFINITY, below = -INFINITY;
 
-  __device__ void add(const Tally& other) {
+  __device__ void add(const ThresholdCount& other) {
     amount += other.amount;
     above = fminf(above, other.above);
     below = fmaxf(below, other.below);
   }
-  __device__ Tally from(int lane_step) const {
+  __device__ ThresholdCount from(int lane_step) const {
     return {__shfl_xor_sync(0xffffffffU, amount, lane_step), __shfl_xor_sync(0xffffffffU, above, lane_step),
             __shfl_xor_sync(0xffffffffU, below, lane_step)};
   }
 };
 
-struct Best {
+struct Argmax {
   float logit = -INFINITY;
   int token = INT_MAX;
 
-  __device__ void add(const Best& other) {
+  __device__ void add(const Argmax& other) {
     if (other.logit > logit || (other.logit == logit && other.token < token)) *this = other;
   }
-  __device__ Best from(int lane_step) const {
+  __device__ Argmax from(int lane_step) const {
     return {__shfl_xor_sync(0xffffffffU, logit, lane_step), __shfl_xor_sync(0xffffffffU, token, lane_step)};
   }
 };
 
 struct Shared {
-  alignas(16) unsigned char joined[kSampleWarps * sizeof(Tally)];
-  double scanned[kSampleWarps];
+  alignas(16) unsigned char reduce_buffer[kSampleWarps * sizeof(ThresholdCount)];
+  double scan_buffer[kSampleWarps];
   int chosen;
 };
 
-// Joined over all threads, for all of them.
+// Reduced over the block, in all threads.
 template <class Value>
-__device__ Value join(Value value, Shared& shared) {
-  auto* of_warps = reinterpret_cast<Value*>(shared.joined);
+__device__ Value block_reduce(Value value, Shared& shared) {
+  auto* warp_values = reinterpret_cast<Value*>(shared.reduce_buffer);
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) value.add(value.from(step));
-  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
+  if (threadIdx.x % 32 == 0) warp_values[threadIdx.x / 32] = value;
   __syncthreads();
-  value = of_warps[threadIdx.x % 32];
+  value = warp_values[threadIdx.x % 32];
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) value.add(value.from(step));
   __syncthreads();
   return value;
 }
 
-// The sum over this thread and those before it; `total` over all.
-__device__ double scan(double value, double& total, Shared& shared) {
+// The sum over this thread and those before it; `total` is the sum over all.
+__device__ double block_inclusive_scan(double value, double& total, Shared& shared) {
   const unsigned lane = threadIdx.x % 32;
   const unsigned warp = threadIdx.x / 32;
 #pragma unroll
@@ -106,20 +107,20 @@ __device__ double scan(double value, double& total, Shared& shared) {
     const double before = __shfl_up_sync(0xffffffffU, value, step);
     if (lane >= step) value += before;
   }
-  if (lane == 31) shared.scanned[warp] = value;
+  if (lane == 31) shared.scan_buffer[warp] = value;
   __syncthreads();
   double before = 0;
   total = 0;
   for (unsigned w = 0; w < kSampleWarps; ++w) {
-    if (w < warp) before += shared.scanned[w];
-    total += shared.scanned[w];
+    if (w < warp) before += shared.scan_buffer[w];
+    total += shared.scan_buffer[w];
   }
   __syncthreads();
   return before + value;
 }
 
-// Keeps the candidates up to this one, in the order of likelihood.
-struct Cut {
+// The last candidate kept, in the order of candidates.
+struct Cutoff {
   float value = -INFINITY;
   int last = INT_MAX;
   __device__ bool keeps(float v, int token) const { return v > value || (v == value && token <= last); }
@@ -127,44 +128,44 @@ struct Cut {
 
 template <class T, int N>
 struct Candidates {
-  const Sampling<T>& a;
+  const SampleArgs<T>& a;
   float penalty, min_p;
   std::int64_t row;
   const std::uint32_t* seen;  // null where there is no penalty
-  float* held;
+  float* cached;
   Shared& shared;
-  bool undefined = false;  // this thread met a NaN
-  float most = 0;          // the largest logit
-  float to_log2 = 0;       // log2(e) / temperature
-  bool weights = false;    // what the values are
-  Cut by_logit, by_weight;
+  bool has_nan = false;  // this thread met a NaN
+  float max_logit = 0;   // the largest logit
+  float to_log2 = 0;     // log2(e) / temperature
+  bool weights = false;  // the values are weights, not logits
+  Cutoff by_logit, by_weight;
 
-  __device__ Candidates(const Sampling<T>& args, const SamplingOptions& options, std::int64_t r, std::int64_t slot,
+  __device__ Candidates(const SampleArgs<T>& args, const SamplingOptions& options, std::int64_t r, std::int64_t slot,
                         float* memory, Shared& space)
       : a(args),
         penalty(options.repetition_penalty),
         min_p(options.min_p),
         row(r),
         seen(options.repetition_penalty == 1.0F ? nullptr : args.seen_by(slot)),
-        held(memory),
+        cached(memory),
         shared(space) {
-    for (int round = 0; round < a.held; ++round) {
+    for (int pass = 0; pass < a.cached; ++pass) {
       float z[kPack];
-      load(round, z);
-      put(round, z);
+      load(pass, z);
+      store(pass, z);
     }
   }
-  __device__ static int token_of(int round) { return round * kRound + static_cast<int>(threadIdx.x) * kPack; }
-  __device__ int rounds() const { return (a.width + kRound - 1) / kRound; }
-  // What a value is that is no candidate.
-  __device__ float nothing() const { return weights ? 0.0F : -INFINITY; }
-  __device__ void put(int round, const float (&v)[kPack]) const {
-    *reinterpret_cast<float4*>(held + token_of(round)) = {v[0], v[1], v[2], v[3]};
+  __device__ static int token_of(int pass) { return pass * kPassWidth + static_cast<int>(threadIdx.x) * kPack; }
+  __device__ int passes() const { return (a.width + kPassWidth - 1) / kPassWidth; }
+  // The value of a token that is no candidate.
+  __device__ float excluded_value() const { return weights ? 0.0F : -INFINITY; }
+  __device__ void store(int pass, const float (&v)[kPack]) const {
+    *reinterpret_cast<float4*>(cached + token_of(pass)) = {v[0], v[1], v[2], v[3]};
   }
 
   // Logits of this thread, the penalty applied; -infinity beyond the row.
-  __device__ void load(int round, float (&z)[kPack]) {
-    const int first = token_of(round);
+  __device__ void load(int pass, float (&z)[kPack]) {
+    const int first = token_of(pass);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) z[i] = -INFINITY;
     if (first >= a.width) return;
@@ -182,97 +183,97 @@ struct Candidates {
     if (seen != nullptr) bits = seen[first / 32] >> static_cast<unsigned>(first % 32);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-      undefined = undefined || isnan(z[i]);
+      has_nan = has_nan || isnan(z[i]);
       if ((bits >> static_cast<unsigned>(i) & 1U) != 0) z[i] = z[i] > 0 ? z[i] / penalty : z[i] * penalty;
     }
   }
   __device__ float weight_of(float z, int token) const {
     if (!by_logit.keeps(z, token)) return 0.0F;
-    const float w = fast_exp2((z - most) * to_log2);
+    const float w = fast_exp2((z - max_logit) * to_log2);
     return w < min_p ? 0.0F : w;
   }
-  // The values of a round as they now are.
-  __device__ void get(int round, float (&v)[kPack]) {
-    if (round < a.held) {
-      const float4 four = *reinterpret_cast<const float4*>(held + token_of(round));
+  // The current values of a pass.
+  __device__ void load_current(int pass, float (&v)[kPack]) {
+    if (pass < a.cached) {
+      const float4 four = *reinterpret_cast<const float4*>(cached + token_of(pass));
       v[0] = four.x;
       v[1] = four.y;
       v[2] = four.z;
       v[3] = four.w;
       return;
     }
-    load(round, v);
+    load(pass, v);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-      const int token = token_of(round) + i;
+      const int token = token_of(pass) + i;
       if (weights) v[i] = weight_of(v[i], token);
-      const Cut& cut = weights ? by_weight : by_logit;
-      if (!cut.keeps(v[i], token)) v[i] = nothing();
+      const Cutoff& cutoff = weights ? by_weight : by_logit;
+      if (!cutoff.keeps(v[i], token)) v[i] = excluded_value();
     }
   }
   template <class Body>
   __device__ void for_each(const Body& body) {
 #pragma unroll 2
-    for (int round = 0; round < a.held; ++round) {
+    for (int pass = 0; pass < a.cached; ++pass) {
       float v[kPack];
-      get(round, v);
+      load_current(pass, v);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) body(v[i], token_of(round) + i);
+      for (int i = 0; i < kPack; ++i) body(v[i], token_of(pass) + i);
     }
-    for (int round = a.held; round < rounds(); ++round) {
+    for (int pass = a.cached; pass < passes(); ++pass) {
       float v[kPack];
-      get(round, v);
+      load_current(pass, v);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) body(v[i], token_of(round) + i);
+      for (int i = 0; i < kPack; ++i) body(v[i], token_of(pass) + i);
     }
   }
   template <class Change>
-  __device__ void change_held(const Change& change) {
-    for (int round = 0; round < a.held; ++round) {
+  __device__ void transform_cached(const Change& change) {
+    for (int pass = 0; pass < a.cached; ++pass) {
       float v[kPack];
-      get(round, v);
+      load_current(pass, v);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) v[i] = change(v[i], token_of(round) + i);
-      put(round, v);
+      for (int i = 0; i < kPack; ++i) v[i] = change(v[i], token_of(pass) + i);
+      store(pass, v);
     }
   }
-  __device__ void weigh() {
-    change_held([&](float z, int token) { return weight_of(z, token); });
+  __device__ void to_weights() {
+    transform_cached([&](float z, int token) { return weight_of(z, token); });
     weights = true;
   }
-  __device__ void apply(const Cut& cut) {
-    change_held([&](float v, int token) { return cut.keeps(v, token) ? v : nothing(); });
-    (weights ? by_weight : by_logit) = cut;
+  __device__ void apply(const Cutoff& cutoff) {
+    transform_cached([&](float v, int token) { return cutoff.keeps(v, token) ? v : excluded_value(); });
+    (weights ? by_weight : by_logit) = cutoff;
   }
 
-  // How much lies at or above a threshold: the number of candidates, or their weight.
+  // The number of candidates at or above a threshold, or their weight.
   template <bool Mass>
-  __device__ Tally tally(float threshold) {
-    Tally mine;
+  __device__ ThresholdCount count_above(float threshold) {
+    ThresholdCount partial;
     float sum = 0;
     for_each([&](float v, int /*token*/) {
       const bool counts = v >= threshold;
       sum += counts ? (Mass ? v : 1.0F) : 0.0F;
-      mine.above = fminf(mine.above, counts ? v : INFINITY);
-      mine.below = fmaxf(mine.below, counts ? -INFINITY : v);
+      partial.above = fminf(partial.above, counts ? v : INFINITY);
+      partial.below = fmaxf(partial.below, counts ? -INFINITY : v);
     });
-    mine.amount = sum;
-    return join(mine, shared);
+    partial.amount = sum;
+    return block_reduce(partial, shared);
   }
 
-  // Keeps the first candidates that together reach `share` (of all, if it is a weight).
+  // Keeps the first `share` candidates, or those that together reach `share` of the weight.
   template <bool Mass>
-  __device__ void keep_first(double share) {
-    const Tally all = tally<Mass>(nextafterf(nothing(), INFINITY));
+  __device__ void keep_top(double share) {
+    const ThresholdCount all = count_above<Mass>(nextafterf(excluded_value(), INFINITY));
     const double target = Mass ? share * double{all.amount} : share;
     if (!(all.amount > 0) || all.amount <= target) return;
-    // At or above `low`, which occurs, lies enough; at or above `high` too little.
+    // Invariant: the amount at or above `low`, which is a value that occurs, is enough; above `high` it is not.
     float low = all.above;
-    float high = nextafterf(Mass ? 1.0F : most, INFINITY);
+    float high = nextafterf(Mass ? 1.0F : max_logit, INFINITY);
     for (int i = 0; i < 400; ++i) {
       float middle = Mass ? sqrtf(low) * sqrtf(high) : low + 0.5F * (high - low);
       if (!(middle > low && middle < high)) middle = nextafterf(low, INFINITY);
-      const Tally found = tally<Mass>(middle);
+      const ThresholdCount found = count_above<Mass>(middle);
       if (found.amount >= target) {
         low = found.above;
       } else if (found.below > low) {
@@ -281,26 +282,26 @@ struct Candidates {
         break;
       }
     }
-    // Of the candidates with just this value, as many as are still needed.
-    const double more = target - double{tally<Mass>(nextafterf(low, INFINITY)).amount};
+    // Of the candidates with this value, as many as are still needed.
+    const double more = target - double{count_above<Mass>(nextafterf(low, INFINITY)).amount};
     const double needed = fmax(1.0, ceil(more / (Mass ? double{low} : 1.0)));
     if (threadIdx.x == 0) shared.chosen = INT_MAX;
     __syncthreads();
     double before = 0;
-    for (int round = 0; round < rounds() && before < needed; ++round) {
+    for (int pass = 0; pass < passes() && before < needed; ++pass) {
       float v[kPack];
-      get(round, v);
+      load_current(pass, v);
       int equal = 0;
 #pragma unroll
       for (int i = 0; i < kPack; ++i) equal += v[i] == low ? 1 : 0;
       double total = 0;
-      const double upto = before + scan(equal, total, shared);
+      const double inclusive = before + block_inclusive_scan(equal, total, shared);
       before += total;
-      if (upto < needed || upto - equal >= needed) continue;
-      auto left = static_cast<int>(needed - (upto - equal));
+      if (inclusive < needed || inclusive - equal >= needed) continue;
+      auto left = static_cast<int>(needed - (inclusive - equal));
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
-        if (v[i] == low && --left == 0) shared.chosen = token_of(round) + i;
+        if (v[i] == low && --left == 0) shared.chosen = token_of(pass) + i;
       }
     }
     __syncthreads();
@@ -308,27 +309,27 @@ struct Candidates {
     __syncthreads();
   }
 
-  // The candidate at `uniform` of all the weight.
+  // Inverse transform sampling: the candidate at `uniform` of the total weight.
   __device__ int draw(double uniform, int fallback) {
     float sum = 0;
     for_each([&](float w, int /*token*/) { sum += w; });
     double total = 0;
-    const double upto = scan(sum, total, shared);
+    const double inclusive = block_inclusive_scan(sum, total, shared);
     const double point = uniform * total;
     if (threadIdx.x == 0) shared.chosen = INT_MAX;
     __syncthreads();
-    if (sum > 0 && upto > point) atomicMin(&shared.chosen, static_cast<int>(threadIdx.x));
+    if (sum > 0 && inclusive > point) atomicMin(&shared.chosen, static_cast<int>(threadIdx.x));
     __syncthreads();
     const int winner = shared.chosen;
     __syncthreads();
     if (winner == static_cast<int>(threadIdx.x)) {
-      double reached = upto - sum;
+      double reached = inclusive - sum;
       int chosen = fallback;
       bool found = false;
       for_each([&](float w, int token) {
         if (found || !(w > 0)) return;
         reached += w;
-        chosen = token;  // the last one, should rounding leave none
+        chosen = token;  // the last one, where rounding leaves none
         found = reached > point;
       });
       shared.chosen = chosen;
@@ -339,7 +340,7 @@ struct Candidates {
 };
 
 template <class T, int N>
-__global__ __launch_bounds__(kSampleThreads, 1) void sample_kernel(const __grid_constant__ Sampling<T> a) {
+__global__ __launch_bounds__(kSampleThreads, 1) void sample_kernel(const __grid_constant__ SampleArgs<T> a) {
   __shared__ Shared shared;
   extern __shared__ __align__(16) float values[];
   const std::int64_t row = blockIdx.x;
@@ -348,21 +349,21 @@ __global__ __launch_bounds__(kSampleThreads, 1) void sample_kernel(const __grid_
   const SamplingState state = a.states[slot];
   const SamplingOptions& options = state.options;
   Candidates<T, N> candidates(a, options, row, slot, values, shared);
-  Best best;
+  Argmax best;
   candidates.for_each([&](float z, int token) {
     if (token < a.width) best.add({z, token});
   });
-  best = join(best, shared);
-  const bool undefined = __syncthreads_or(candidates.undefined ? 1 : 0) != 0;
-  int token = undefined ? -1 : best.token;
+  best = block_reduce(best, shared);
+  const bool has_nan = __syncthreads_or(candidates.has_nan ? 1 : 0) != 0;
+  int token = has_nan ? -1 : best.token;
   if (options.temperature > 0) {
     const double uniform = philox_uniform(options.seed, state.stream, state.draws);
-    if (!undefined && isfinite(best.logit)) {
-      candidates.most = best.logit;
+    if (!has_nan && isfinite(best.logit)) {
+      candidates.max_logit = best.logit;
       candidates.to_log2 = kLog2e / options.temperature;
-      if (options.top_k > 0 && options.top_k < a.width) candidates.template keep_first<false>(options.top_k);
-      candidates.weigh();
-      if (options.top_p < 1) candidates.template keep_first<true>(options.top_p);
+      if (options.top_k > 0 && options.top_k < a.width) candidates.template keep_top<false>(options.top_k);
+      candidates.to_weights();
+      if (options.top_p < 1) candidates.template keep_top<true>(options.top_p);
       token = candidates.draw(uniform, token);
     }
   }
@@ -381,25 +382,25 @@ void sample(const Context& context, const Sample& args) {
   const std::int64_t width = args.logits.extent(1);
   if (rows == 0) return;
   const std::int64_t fit = (context.shared_memory() - static_cast<std::int64_t>(sizeof(Shared)) - 1024) /
-                           static_cast<std::int64_t>(kRound * sizeof(float));
-  const std::int64_t held = std::min(fit, ceil_div(width, kRound));
+                           static_cast<std::int64_t>(kPassWidth * sizeof(float));
+  const std::int64_t cached = std::min(fit, ceil_div(width, kPassWidth));
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
-    const Sampling<T> a{.logits = as_rows<T>(args.logits),
-                        .slots = args.slots.empty() ? nullptr : args.slots.data(),
-                        .states = args.states.data(),
-                        .seen = args.seen.data(),
-                        .tokens = args.tokens.data(),
-                        .state_count = static_cast<std::int64_t>(args.states.size()),
-                        .width = static_cast<int>(width),
-                        .held = static_cast<int>(held)};
+    const SampleArgs<T> a{.logits = as_rows<T>(args.logits),
+                          .slots = args.slots.empty() ? nullptr : args.slots.data(),
+                          .states = args.states.data(),
+                          .seen = args.seen.data(),
+                          .tokens = args.tokens.data(),
+                          .state_count = static_cast<std::int64_t>(args.states.size()),
+                          .width = static_cast<int>(width),
+                          .cached = static_cast<int>(cached)};
     const auto kernel = sample_kernel < T, std::is_same_v<T, RuntimeType> ? 1 : kPack > ;
-    const std::size_t bytes = static_cast<std::size_t>(held) * kRound * sizeof(float);
+    const std::size_t bytes = static_cast<std::size_t>(cached) * kPassWidth * sizeof(float);
     QDELTA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
     kernel<<<static_cast<unsigned>(rows), kSampleThreads, bytes, context.stream()>>>(a);
     check_launch("sample");
   };
-  // Rows may end within a pack, so only their beginnings need to be aligned.
+  // Rows may end within a pack, so only their starts need to be aligned.
   ConstTensorView whole = args.logits;
   whole.shape = {rows, kPack};
   if (!aligned(kPack, {whole})) return run(TypeTag<RuntimeType>());

@@ -36,9 +36,9 @@ struct Step {
   Matrix state;          // S_t
 };
 
-class HeadWalk {
+class HeadRecurrence {
  public:
-  HeadWalk(const LayerTrace& trace, std::int64_t head);
+  HeadRecurrence(const LayerTrace& trace, std::int64_t head);
 
   // Goes on by a token; false when there is none left.
   bool next();

@@ -1,4 +1,4 @@
-#include "analyze/walk.h"
+#include "analyze/head_recurrence.h"
 
 #include <cmath>
 
@@ -18,9 +18,11 @@ Vector normed_row_of(const std::vector<float>& values, std::int64_t row, std::in
 
 }  // namespace
 
-HeadWalk::HeadWalk(const LayerTrace& trace, std::int64_t head) : trace_(trace), head_(head) { step_.sequence = -1; }
+HeadRecurrence::HeadRecurrence(const LayerTrace& trace, std::int64_t head) : trace_(trace), head_(head) {
+  step_.sequence = -1;
+}
 
-bool HeadWalk::next() {
+bool HeadRecurrence::next() {
   if (next_token_ >= trace_.tokens()) return false;
   Step& s = step_;
   const std::int64_t t = next_token_++;
