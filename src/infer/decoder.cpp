@@ -1,6 +1,7 @@
 #include "infer/decoder.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace qdelta {
@@ -93,14 +94,12 @@ void Decoder::append(std::span<const std::int64_t> slots, std::span<const std::i
   }
   for (std::size_t row = 0; row < slots.size(); ++row) {
     Sequence& sequence = *at(slots[row]);
-    if (tokens[row] < 0) {
+    std::optional<TokenScore> score;
+    if (row < scored) score = scores_.at(row);
+    if (tokens[row] < 0 || (score && !score->finite())) {
       sequence.fail();
-    } else if (row >= scored) {
-      sequence.append(tokens[row]);
-    } else if (const TokenScore score = scores_.at(row); score.finite()) {
-      sequence.append(tokens[row], &score);
     } else {
-      sequence.fail();
+      sequence.append(tokens[row], score ? &*score : nullptr);
     }
   }
 }
