@@ -103,8 +103,8 @@ ExpressionPtr Parser::parse_not() {
 }
 
 ExpressionPtr Parser::parse_compare() {
-  ExpressionPtr first = parse_sum();
-  ExpressionPtr compare;
+  ExpressionPtr expression = parse_sum();
+  bool compares = false;
   while (true) {
     Operator op = Operator::in;
     const int line = current().line;
@@ -118,11 +118,12 @@ ExpressionPtr Parser::parse_compare() {
     } else if (!skip_name("in")) {
       break;
     }
-    if (compare == nullptr) compare = make(ExpressionKind::compare, line, std::move(first));
-    compare->operators.push_back(op);
-    add(*compare, parse_sum());
+    if (!compares) expression = make(ExpressionKind::compare, line, std::move(expression));
+    compares = true;
+    expression->operators.push_back(op);
+    add(*expression, parse_sum());
   }
-  return compare != nullptr ? std::move(compare) : std::move(first);
+  return expression;
 }
 
 ExpressionPtr Parser::parse_sum() {
