@@ -1,6 +1,7 @@
 #include "capi/dlpack_view.h"
 
 #include <cstdint>
+#include <cstring>
 #include <optional>
 
 namespace qdelta {
@@ -46,10 +47,12 @@ bool reachable(const TensorView& view) {
 TensorView view_of(const DLTensor* tensor, std::string_view name) {
   TensorView view;
   if (tensor == nullptr) return view;
-  const DLDeviceType device = tensor->device.device_type;
+  // Any number may stand there: to load one that is no DLDeviceType as such would be undefined.
+  static_assert(sizeof(DLDeviceType) == sizeof(int));
+  int device = 0;
+  std::memcpy(&device, &tensor->device.device_type, sizeof(device));
   if (device != kDLCPU && device != kDLCUDAHost) {
-    fail(Status::unsupported, "{} is on DLPack device type {}, but this build computes on the CPU", name,
-         static_cast<int>(device));
+    fail(Status::unsupported, "{} is on DLPack device type {}, but this build computes on the CPU", name, device);
   }
   const std::optional<DType> dtype = dtype_from(tensor->dtype);
   if (!dtype) {

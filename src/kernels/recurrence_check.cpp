@@ -2,6 +2,8 @@
 
 #include <bitset>
 #include <cmath>
+#include <cstdint>
+#include <cstdlib>
 
 #include "kernels/recurrence_layout.h"
 
@@ -18,6 +20,41 @@ void check_view(std::string_view name, const ConstTensorView& view, const Shape&
     require(view.dtype == DType::f32 || view.dtype == DType::bf16, "{} is {}, expected F32 or BF16", name,
             name_of(view.dtype));
   }
+}
+
+// Whether no two elements share memory: each stride steps over all that the smaller ones reach. Slices and transposes
+// of row-major tensors pass; a stride of 0 does not. Strides of what is written must: else threads race for an element.
+bool elements_are_apart(const ConstTensorView& view) {
+  std::int64_t reach = 0;  // of the axes so far, by rising stride
+  std::int64_t before = -1;
+  while (true) {
+    std::int64_t stride = INT64_MAX;  // the smallest of the others
+    std::int64_t span = 0;            // along it
+    int axes = 0;
+    for (int axis = 0; axis < view.shape.rank; ++axis) {
+      if (view.extent(axis) == 0) return true;
+      const std::int64_t step = std::abs(view.step(axis));
+      if (view.extent(axis) == 1 || step <= before || step > stride) continue;
+      axes = step == stride ? axes + 1 : 1;
+      stride = step;
+      span = (view.extent(axis) - 1) * step;
+    }
+    if (axes == 0) return true;
+    if (axes > 1 || stride <= reach) return false;
+    before = stride;
+    reach += span;
+  }
+}
+
+void check_output(std::string_view name, const ConstTensorView& view, const Shape& expected, std::string_view axes,
+                  bool state) {
+  check_view(name, view, expected, axes, state);
+  require(elements_are_apart(view), "{} is written, but its strides put several elements in one place", name);
+}
+
+void check_optional_output(std::string_view name, const ConstTensorView& view, const Shape& expected,
+                           std::string_view axes, bool state) {
+  if (view) check_output(name, view, expected, axes, state);
 }
 
 void check_optional(std::string_view name, const ConstTensorView& view, const Shape& expected, std::string_view axes,
@@ -51,12 +88,14 @@ std::int64_t state_at(const ConstTensorView& index, std::int64_t row) {
 }
 
 // Every row has a state of the pool to itself: two rows on one state would race. A part of the pool at a time, so that
-// nothing needs to be allocated.
-void check_index(const ConstTensorView& index, std::int64_t rows, std::int64_t pool) {
+// nothing needs to be allocated. States without elements have nothing to race for, and any number of them may be named.
+void check_index(const ConstTensorView& index, std::int64_t rows, const ConstTensorView& states) {
+  const std::int64_t pool = states.extent(0);
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t state = state_at(index, r);
     require(state >= 0 && state < pool, "index[{}] is {}, but there are {} states", r, state, pool);
   }
+  if (states.shape.elements() == 0) return;
   constexpr std::int64_t kPart = std::int64_t{1} << 15;
   for (std::int64_t begin = 0; begin < pool; begin += kPart) {
     std::bitset<kPart> taken;
@@ -118,9 +157,10 @@ void check(const RecurrenceForward& args) {
   check(args.in);
   check(args.run);
   const RecurrenceLayout at(args.in, chunk_length(args.run));
-  check_view("o", args.o, {at.B, at.T, at.HV, at.V}, "[B, T, HV, V]", false);
-  check_optional("ht", args.ht, {at.N, at.HV, at.K, at.V}, "[N, HV, K, V]", true);
-  check_optional("chunk_states", args.chunk_states, {at.total_chunks, at.HV, at.K, at.V}, "[chunks, HV, K, V]", true);
+  check_output("o", args.o, {at.B, at.T, at.HV, at.V}, "[B, T, HV, V]", false);
+  check_optional_output("ht", args.ht, {at.N, at.HV, at.K, at.V}, "[N, HV, K, V]", true);
+  check_optional_output("chunk_states", args.chunk_states, {at.total_chunks, at.HV, at.K, at.V}, "[chunks, HV, K, V]",
+                        true);
   require(!args.chunk_states || args.run.form == Form::chunk || args.run.form == Form::automatic,
           "chunk_states are made by the chunk form only");
 }
@@ -134,13 +174,13 @@ void check(const RecurrenceBackward& args) {
   check_view("do", args.d_o, {at.B, at.T, at.HV, at.V}, "[B, T, HV, V]", false);
   check_optional("dht", args.d_ht, states, "[N, HV, K, V]", true);
   check_optional("chunk_states", args.chunk_states, {at.total_chunks, at.HV, at.K, at.V}, "[chunks, HV, K, V]", true);
-  check_view("dq", args.dq, {at.B, at.T, at.H, at.K}, "[B, T, H, K]", false);
-  check_view("dk", args.dk, {at.B, at.T, at.H, at.K}, "[B, T, H, K]", false);
-  check_view("dv", args.dv, {at.B, at.T, at.HV, at.V}, "[B, T, HV, V]", false);
-  check_view("dg", args.dg, gates, "[B, T, HV]", false);
-  check_optional("dbeta", args.dbeta, gates, "[B, T, HV]", false);
-  check_optional("dlambda", args.dlambda, gates, "[B, T, HV]", false);
-  check_optional("dh0", args.dh0, states, "[N, HV, K, V]", true);
+  check_output("dq", args.dq, {at.B, at.T, at.H, at.K}, "[B, T, H, K]", false);
+  check_output("dk", args.dk, {at.B, at.T, at.H, at.K}, "[B, T, H, K]", false);
+  check_output("dv", args.dv, {at.B, at.T, at.HV, at.V}, "[B, T, HV, V]", false);
+  check_output("dg", args.dg, gates, "[B, T, HV]", false);
+  check_optional_output("dbeta", args.dbeta, gates, "[B, T, HV]", false);
+  check_optional_output("dlambda", args.dlambda, gates, "[B, T, HV]", false);
+  check_optional_output("dh0", args.dh0, states, "[N, HV, K, V]", true);
 }
 
 void check(const RecurrenceStep& args) {
@@ -165,10 +205,10 @@ void check(const RecurrenceStep& args) {
   require(args.lambda || !traits.reads_lambda, "rule {} needs lambda [R, HV]", traits.name);
   check_optional("beta", args.beta, {R, HV}, "[R, HV]", false);
   check_optional("lambda", args.lambda, {R, HV}, "[R, HV]", false);
-  check_view("states", args.states, {P, HV, K, V}, "[P, HV, K, V]", true);
+  check_output("states", args.states, {P, HV, K, V}, "[P, HV, K, V]", true);
   require(args.states.step(3) == 1 || V <= 1, "the rows of states must be contiguous, but their stride is {}",
           args.states.step(3));
-  check_view("o", args.o, {R, HV, V}, "[R, HV, V]", false);
+  check_output("o", args.o, {R, HV, V}, "[R, HV, V]", false);
   if (!args.index) {
     require(R <= P, "there are {} rows but only {} states, and no index", R, P);
     return;
@@ -176,7 +216,7 @@ void check(const RecurrenceStep& args) {
   require(args.index.dtype == DType::i32 || args.index.dtype == DType::i64, "index is {}, expected I32 or I64",
           name_of(args.index.dtype));
   require(args.index.shape == Shape{R}, "index has shape {}, expected [R] = [{}]", args.index.shape.text(), R);
-  check_index(args.index, R, P);
+  check_index(args.index, R, args.states);
 }
 
 }  // namespace qdelta

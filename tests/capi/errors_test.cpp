@@ -1,7 +1,9 @@
 // What the C interface refuses, with which status and message; and the small functions.
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
+#include <string>
 #include <thread>
 
 #include "capi_testing.h"
@@ -105,6 +107,32 @@ TEST_F(CErrors, MissingTensors) {
 TEST_F(CErrors, Devices) {
   for (const DLDeviceType device : {kDLCUDA, kDLROCM, kDLMetal}) {
     refuse(QDELTA_UNSUPPORTED, {"k", "device", "CPU"}, [=](CProblem& c) { c.get("k")->device.device_type = device; });
+  }
+}
+
+// What a caller left uninitialised: no member of the enumeration, which the sanitizer would see loaded.
+TEST_F(CErrors, NumbersThatAreNoDevice) {
+  for (const int number : {-1, 0, 1 << 30}) {
+    refuse(QDELTA_UNSUPPORTED, {"k", "device type " + std::to_string(number)},
+           [=](CProblem& c) { std::memcpy(&c.get("k")->device.device_type, &number, sizeof(number)); });
+  }
+}
+
+// Two elements in one place: threads would race for it, and what is there in the end is no result.
+TEST_F(CErrors, OutputsWhoseElementsShareMemory) {
+  static std::int64_t none[4] = {0, 0, 0, 0};
+  static std::int64_t rows_on_rows[4] = {1, 1, 1, 1};
+  for (std::int64_t* strides : {none, rows_on_rows}) {
+    for (const auto field : {&qdelta_outputs::o, &qdelta_outputs::ht}) {
+      CProblem c(problem_);
+      const_cast<DLTensor*>(c.out.*field)->strides = strides;
+      EXPECT_TRUE(refused(c.forward(), QDELTA_INVALID_ARGUMENT, {"strides", "one place"}));
+    }
+    for (const auto field : {&qdelta_input_gradients::dq, &qdelta_input_gradients::dg, &qdelta_input_gradients::dh0}) {
+      CProblem c(problem_);
+      const_cast<DLTensor*>(c.d_in.*field)->strides = strides;
+      EXPECT_TRUE(refused(c.backward(), QDELTA_INVALID_ARGUMENT, {"strides", "one place"}));
+    }
   }
 }
 

@@ -191,6 +191,44 @@ TEST(Step, RefusesStatesWhoseRowsAreNotContiguous) {
   EXPECT_TRUE(refused(c.step(), QDELTA_INVALID_ARGUMENT, {"states", "contiguous"}));
 }
 
+// 2^36 states of no elements: nothing to check or to allocate for each of them.
+TEST(Step, APoolOfEmptyStatesCostsNothing) {
+  constexpr std::int64_t kRows = 20000;
+  static std::int64_t pool[4] = {std::int64_t{1} << 36U, 1, 1, 0};
+  static std::int64_t keys[3] = {kRows, 1, 1};
+  static std::int64_t values[3] = {kRows, 1, 0};
+  static std::int64_t rows[1] = {kRows};
+  std::vector<float> floats(kRows);
+  std::vector<std::int64_t> index(kRows);
+  for (std::int64_t i = 0; i < kRows; ++i) index[static_cast<std::size_t>(i)] = pool[0] / kRows * i;
+  const auto tensor = [&](void* data, std::int64_t* shape, int rank) {
+    return DLTensor{data, {kDLCPU, 0}, rank, {kDLFloat, 32, 1}, shape, nullptr, 0};
+  };
+  DLTensor key = tensor(floats.data(), keys, 3);
+  DLTensor value = tensor(nullptr, values, 3);
+  DLTensor gate = tensor(floats.data(), keys, 2);
+  DLTensor states = tensor(nullptr, pool, 4);
+  DLTensor which = tensor(index.data(), rows, 1);
+  which.dtype = {kDLInt, 64, 1};
+  qdelta_step_arguments arguments{};
+  arguments.q = arguments.k = &key;
+  arguments.v = arguments.o = &value;
+  arguments.g = arguments.beta = arguments.lambda = &gate;
+  arguments.states = &states;
+  arguments.index = &which;
+  qdelta_options options;
+  qdelta_options_init(&options);
+  EXPECT_TRUE(ok(qdelta_step(&options, &arguments)));
+}
+
+TEST(Step, RefusesStatesThatShareMemory) {
+  const StepProblem problem(Rule::q_delta);
+  CStep c(problem);
+  static std::int64_t strides[4] = {0, 0, 0, 1};
+  c.tensors.at("states").get()->strides = strides;
+  EXPECT_TRUE(refused(c.step(), QDELTA_INVALID_ARGUMENT, {"states", "one place"}));
+}
+
 TEST(Step, RefusesMoreRowsThanStates) {
   StepProblem problem(Rule::q_delta);
   problem.tensors["states"] = Tensor(DType::f32, {2, problem.HV, problem.K, problem.V});
