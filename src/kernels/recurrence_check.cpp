@@ -205,9 +205,10 @@ void check(const RecurrenceStep& args) {
   require(args.lambda || !traits.reads_lambda, "rule {} needs lambda [R, HV]", traits.name);
   check_optional("beta", args.beta, {R, HV}, "[R, HV]", false);
   check_optional("lambda", args.lambda, {R, HV}, "[R, HV]", false);
-  check_output("states", args.states, {P, HV, K, V}, "[P, HV, K, V]", true);
+  check_view("states", args.states, {P, HV, K, V}, "[P, HV, K, V]", true);
   require(args.states.step(3) == 1 || V <= 1, "the rows of states must be contiguous, but their stride is {}",
           args.states.step(3));
+  check_output("states", args.states, {P, HV, K, V}, "[P, HV, K, V]", true);
   check_output("o", args.o, {R, HV, V}, "[R, HV, V]", false);
   if (!args.index) {
     require(R <= P, "there are {} rows but only {} states, and no index", R, P);
