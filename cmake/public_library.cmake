@@ -1,7 +1,9 @@
 # libqdelta: the C interface as a shared library, with its header, a CMake package and a pkg-config file.
-add_library(qdelta SHARED src/capi/capi.cpp src/capi/dlpack_view.cpp)
+file(GLOB QDELTA_CAPI_SOURCES CONFIGURE_DEPENDS src/capi/*.cpp)
+add_library(qdelta SHARED ${QDELTA_CAPI_SOURCES})
 add_library(qdelta::qdelta ALIAS qdelta)
-target_link_libraries(qdelta PRIVATE qdelta_operators qdelta_warnings)
+target_compile_definitions(qdelta PRIVATE QDELTA_VERSION="${PROJECT_VERSION}")
+target_link_libraries(qdelta PRIVATE qdelta_engine qdelta_warnings)
 target_link_options(qdelta PRIVATE LINKER:--exclude-libs,ALL LINKER:--as-needed)
 if(NOT QDELTA_SANITIZE)  # a sanitizer's own symbols come with the program
   target_link_options(qdelta PRIVATE LINKER:-z,defs)
@@ -22,7 +24,7 @@ endif()
 include(CMakePackageConfigHelpers)
 install(TARGETS qdelta EXPORT qdelta_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS qdelta_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(FILES include/qdelta/qdelta.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qdelta)
+install(FILES include/qdelta/qdelta.h include/qdelta/model.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qdelta)
 install(EXPORT qdelta_targets NAMESPACE qdelta:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/qdelta)
 configure_package_config_file(cmake/qdeltaConfig.cmake.in ${CMAKE_BINARY_DIR}/qdeltaConfig.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/qdelta)

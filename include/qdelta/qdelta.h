@@ -14,6 +14,12 @@
  * caller's; outputs are allocated by the caller and overwritten. All functions may be called from any thread at once;
  * each returns a status, and after a failure qdelta_last_error() says on the same thread what was wrong.
  *
+ * On a GPU (options.device) all tensors but cu_seqlens lie in the memory of that GPU. A call is queued on
+ * options.stream and returns: it neither allocates nor waits, so that it can be captured in a CUDA graph. Scratch
+ * memory is the caller's: qdelta_forward_workspace and qdelta_backward_workspace say how much of it. There the last
+ * axis of q, k, v, o, d_o, the states and their gradients is contiguous, K is at most 256, and the form is that of
+ * chunks of 64 tokens.
+ *
  * Symbols: B batch, T tokens, H heads of q and k, HV heads of v (a multiple of H), K, V widths, N sequences.
  */
 #ifndef QDELTA_QDELTA_H_
@@ -60,7 +66,7 @@ typedef enum qdelta_form {
                      bfloat16, else QDELTA_CHUNK */
 } qdelta_form;
 
-/* Set it up with qdelta_options_init, then change what you need. */
+/* Set it up with qdelta_options_init(&options), then change what you need. */
 typedef struct qdelta_options {
   uint32_t struct_size; /* sizeof(qdelta_options), so that later versions can add fields */
   qdelta_rule rule;     /* QDELTA_Q_DELTA */
@@ -70,27 +76,41 @@ typedef struct qdelta_options {
   int32_t chunk;        /* tokens of a chunk: 16, 32, 64 or 128; 0: 64, where chunks are used */
   int32_t threads;      /* 0: all cores. The result does not depend on it, to the bit. */
   int32_t f32_products; /* 0; 1: never round the operands of matrix products to bfloat16, even where q, k, v are */
+  /* Since 0.2. */
+  DLDevice device;         /* where the tensors are: {kDLCPU, 0}, or {kDLCUDA, number of the GPU} */
+  void* stream;            /* the cudaStream_t that a call on a GPU is queued on; NULL: the default stream */
+  void* workspace;         /* scratch memory on the device, from a multiple of 64 bytes on; NULL: on the CPU a thread's
+                              own, on a GPU none */
+  uint64_t workspace_size; /* in bytes */
+  void* saved;             /* what a forward saves for its backward beside chunk_states (qdelta_saved_size bytes on the
+                              device, from a multiple of 64 on); NULL: nothing is saved, or computed again */
+  uint64_t saved_size;
 } qdelta_options;
 
+/* A struct_size other than the library's is accepted, as long as fields that the library does not know are zero. */
+QDELTA_API void qdelta_options_init_sized(qdelta_options* options, uint32_t struct_size);
+/* As programs that were compiled with 0.1 call it: sets up the fields that 0.1 had. */
 QDELTA_API void qdelta_options_init(qdelta_options* options);
+#define qdelta_options_init(options) qdelta_options_init_sized((options), (uint32_t)sizeof(qdelta_options))
 
 /* NULL stands for "not given", where that is allowed. */
 typedef struct qdelta_inputs {
-  const DLTensor* q;      /* [B, T, H, K] */
-  const DLTensor* k;      /* [B, T, H, K] */
-  const DLTensor* v;      /* [B, T, HV, V] */
-  const DLTensor* g;      /* [B, T, HV]  log of the decay; always applied */
-  const DLTensor* beta;   /* [B, T, HV]  NULL for linear and retnet */
-  const DLTensor* lambda; /* [B, T, HV]  NULL for all but q_delta */
-  const DLTensor* h0;     /* [N, HV, K, V] state on entry; NULL: zeros */
-  const DLTensor*
-      cu_seqlens; /* int32 or int64 [N + 1]: offsets of sequences packed along T (then B is 1); NULL: N = B */
+  const DLTensor* q;          /* [B, T, H, K] */
+  const DLTensor* k;          /* [B, T, H, K] */
+  const DLTensor* v;          /* [B, T, HV, V] */
+  const DLTensor* g;          /* [B, T, HV]  log of the decay; always applied */
+  const DLTensor* beta;       /* [B, T, HV]  NULL for linear and retnet */
+  const DLTensor* lambda;     /* [B, T, HV]  NULL for all but q_delta */
+  const DLTensor* h0;         /* [N, HV, K, V] state on entry; NULL: zeros */
+  const DLTensor* cu_seqlens; /* int32 or int64 [N + 1], always in the memory of the CPU: offsets of sequences packed
+                                 along T (then B is 1); NULL: N = B */
 } qdelta_inputs;
 
 typedef struct qdelta_outputs {
   DLTensor* o;            /* [B, T, HV, V] */
   DLTensor* ht;           /* [N, HV, K, V] state on exit, or NULL */
-  DLTensor* chunk_states; /* [qdelta_chunk_count(...), HV, K, V] saved for the backward, or NULL */
+  DLTensor* chunk_states; /* [qdelta_chunk_count(...), HV, K, V] saved for the backward, or NULL; on a GPU float32 or
+                             bfloat16 */
 } qdelta_outputs;
 
 /* o and ht from the inputs. */
@@ -127,12 +147,23 @@ typedef struct qdelta_step_arguments {
   const DLTensor* beta;   /* [R, HV] or NULL */
   const DLTensor* lambda; /* [R, HV] or NULL */
   DLTensor* states;       /* [P, HV, K, V] a pool of states, updated in place; rows of V contiguous */
-  const DLTensor* index;  /* int32 or int64 [R]: the state of each row, no state twice; NULL: row r has state r */
+  const DLTensor* index;  /* int32 or int64 [R]: the state of each row, no state twice; NULL: row r has state r. On a
+                             GPU it is not read by the CPU: a row whose index lies outside the pool gets zeros */
   DLTensor* o;            /* [R, HV, V] */
 } qdelta_step_arguments;
 
-/* Advances the indexed states by one token each, in place, and leaves all others alone. */
+/* Advances the indexed states by one token each, in place, and leaves all others alone. Needs no workspace. */
 QDELTA_API qdelta_status qdelta_step(const qdelta_options* options, const qdelta_step_arguments* arguments);
+
+/* The bytes that these very calls need in options.workspace; 0 is possible. They depend on shapes, types, cu_seqlens,
+ * options and which tensors are given, never on values. The tensors are not touched. */
+QDELTA_API qdelta_status qdelta_forward_workspace(const qdelta_options* options, const qdelta_inputs* in,
+                                                  const qdelta_outputs* out, uint64_t* bytes);
+QDELTA_API qdelta_status qdelta_backward_workspace(const qdelta_options* options, const qdelta_inputs* in,
+                                                   const qdelta_output_gradients* d_out,
+                                                   const qdelta_input_gradients* d_in, uint64_t* bytes);
+/* The bytes of options.saved; 0 on the CPU. The backward must get what a forward on the same inputs has saved. */
+QDELTA_API qdelta_status qdelta_saved_size(const qdelta_options* options, const qdelta_inputs* in, uint64_t* bytes);
 
 /* The first extent of chunk_states for these inputs, or -1 (see qdelta_last_error) where they are malformed. */
 QDELTA_API int64_t qdelta_chunk_count(const qdelta_options* options, const qdelta_inputs* in);
@@ -142,7 +173,7 @@ QDELTA_API const char* qdelta_rule_name(qdelta_rule rule);
 /* Gives QDELTA_INVALID_ARGUMENT for a name that is no rule. */
 QDELTA_API qdelta_status qdelta_rule_from_name(const char* name, qdelta_rule* rule);
 
-/* "0.1.0" */
+/* "0.2.0" */
 QDELTA_API const char* qdelta_version(void);
 /* "invalid argument" and so on. */
 QDELTA_API const char* qdelta_status_text(qdelta_status status);

@@ -1,8 +1,10 @@
 #include "capi/dlpack_view.h"
 
 #include <cstdint>
-#include <cstring>
 #include <optional>
+#include <string>
+
+#include "capi/options.h"
 
 namespace qdelta {
 namespace {
@@ -26,6 +28,26 @@ std::optional<DType> dtype_from(const DLDataType& type) {
   }
 }
 
+std::string text_of(const DLDevice& device) {
+  switch (number_of(device.device_type)) {
+    case 0:
+    case kDLCPU:
+      return "device cpu";
+    case kDLCUDA:
+      return fmt::format("device cuda:{}", device.device_id);
+    default:
+      return fmt::format("DLPack device type {}", number_of(device.device_type));
+  }
+}
+
+// Whether what computes on `device` can read and write memory of `memory`.
+bool reaches(const DLDevice& device, const DLDevice& memory) {
+  const int kind = number_of(memory.device_type);
+  if (kind == kDLCUDAManaged) return true;
+  if (number_of(device.device_type) == kDLCUDA) return kind == kDLCUDA && memory.device_id == device.device_id;
+  return kind == kDLCPU || kind == kDLCUDAHost;
+}
+
 // Whether every element's address can be computed without overflow.
 bool reachable(const TensorView& view) {
   std::int64_t low = 0;
@@ -44,15 +66,11 @@ bool reachable(const TensorView& view) {
 
 }  // namespace
 
-TensorView view_of(const DLTensor* tensor, std::string_view name) {
+TensorView view_of(const DLTensor* tensor, std::string_view name, const DLDevice& device) {
   TensorView view;
   if (tensor == nullptr) return view;
-  // Any number may stand there: to load one that is no DLDeviceType as such would be undefined.
-  static_assert(sizeof(DLDeviceType) == sizeof(int));
-  int device = 0;
-  std::memcpy(&device, &tensor->device.device_type, sizeof(device));
-  if (device != kDLCPU && device != kDLCUDAHost) {
-    fail(Status::unsupported, "{} is on DLPack device type {}, but this build computes on the CPU", name, device);
+  if (!reaches(device, tensor->device)) {
+    fail(Status::unsupported, "{} is on {}, expected on {}", name, text_of(tensor->device), text_of(device));
   }
   const std::optional<DType> dtype = dtype_from(tensor->dtype);
   if (!dtype) {

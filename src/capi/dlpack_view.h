@@ -9,8 +9,8 @@
 
 namespace qdelta {
 
-// A null tensor gives an empty view. Throws for devices, types or strides that cannot be used; `name` is for the
-// message.
-[[nodiscard]] TensorView view_of(const DLTensor* tensor, std::string_view name);
+// A null tensor gives an empty view. Throws where the tensor is not on `device`, or has a type or strides that cannot
+// be used; `name` is for the message.
+[[nodiscard]] TensorView view_of(const DLTensor* tensor, std::string_view name, const DLDevice& device);
 
 }  // namespace qdelta

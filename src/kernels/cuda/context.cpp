@@ -25,6 +25,20 @@ void check(cublasStatus_t result, const char* call) {
 Context::Context() = default;
 
 Context::Context(int ordinal) : Context() {
+  choose(ordinal);
+  QDELTA_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  owns_stream_ = true;
+  QDELTA_CUDA(cublasLtCreate(&matrix_));
+  matrix_workspace_ = allocate(kMatrixWorkspace);
+}
+
+Context::Context(int ordinal, cudaStream_t stream) : Context() {
+  choose(ordinal);
+  stream_ = stream;
+}
+
+// Makes a GPU the current one and asks it what the kernels need to know.
+void Context::choose(int ordinal) {
   ordinal_ = ordinal;
   QDELTA_CUDA(cudaSetDevice(ordinal));
   int major = 0;
@@ -45,15 +59,12 @@ Context::Context(int ordinal) : Context() {
   }
   QDELTA_CUDA(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, ordinal));
   QDELTA_CUDA(cudaDeviceGetAttribute(&shared_memory_, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal));
-  QDELTA_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  QDELTA_CUDA(cublasLtCreate(&matrix_));
-  matrix_workspace_ = allocate(kMatrixWorkspace);
 }
 
 Context::~Context() {
   cudaFree(matrix_workspace_);
   if (matrix_ != nullptr) cublasLtDestroy(matrix_);
-  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  if (owns_stream_) cudaStreamDestroy(stream_);
 }
 
 void Context::synchronize() const { QDELTA_CUDA(cudaStreamSynchronize(stream_)); }

@@ -31,6 +31,8 @@ inline constexpr const char* kLowerWhat = "lower the batch or the context, or re
 class Context {
  public:
   explicit Context(int ordinal);
+  // On someone else's stream and without the matrix library: it allocates nothing on the GPU.
+  Context(int ordinal, cudaStream_t stream);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -47,6 +49,7 @@ class Context {
 
  private:
   Context();
+  void choose(int ordinal);
 
   static constexpr std::size_t kMatrixWorkspace = std::size_t{32} << 20;
 
@@ -55,6 +58,7 @@ class Context {
   int shared_memory_ = 0;
   std::string name_;
   cudaStream_t stream_ = nullptr;
+  bool owns_stream_ = false;
   cublasLtHandle_t matrix_ = nullptr;
   std::byte* matrix_workspace_ = nullptr;
   std::unique_ptr<MatmulCache> matmul_cache_ = std::make_unique<MatmulCache>();

@@ -6,6 +6,7 @@
 
 #include "core/memory.h"
 #include "kernels/cuda/recurrence_chunk_args.h"
+#include "kernels/cuda/upload_offsets.h"
 #include "kernels/recurrence_check.h"
 #include "kernels/recurrence_layout.h"
 
@@ -244,9 +245,7 @@ struct ChunkLaunch {
 
   void build_chunk_tables(const Context& context, const RecurrenceInputs& in) const {
     if (chunks.cu_seqlens == nullptr) return;
-    // From pageable memory, which is staged before the call returns.
-    QDELTA_CUDA(cudaMemcpyAsync(const_cast<std::int64_t*>(chunks.cu_seqlens), in.cu_seqlens.data(),
-                                in.cu_seqlens.size_bytes(), cudaMemcpyHostToDevice, context.stream()));
+    upload_offsets(context, const_cast<std::int64_t*>(chunks.cu_seqlens), in.cu_seqlens);
     launch_build_chunk_tables(context, chunks, segments);
   }
   void prepare(const Context& context, const RecurrenceInputs& in) const {

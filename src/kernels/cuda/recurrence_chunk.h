@@ -1,7 +1,7 @@
 // The chunkwise recurrence on the GPU, for every rule. The contracts are those of recurrence.h, with these differences:
 //
 // - All views and the workspace are device memory; cu_seqlens stays on the host. Everything is queued on the context's
-// stream; without cu_seqlens a call can be captured in a graph.
+//   stream and nothing waits: a call can be captured in a graph, which carries cu_seqlens with it.
 // - The last axis of q, k, v, o, d_o, of the states and of their gradients is contiguous. Other strides are free.
 // - Chunks have 64 tokens: run.chunk is 0 or 64.
 // - chunk_states may be bf16.

@@ -28,6 +28,13 @@ int device_count(std::string& why_none) {
   return 0;
 }
 
+void require_gpu(int ordinal) {
+  std::string why_none;
+  const int count = device_count(why_none);
+  if (count == 0) fail(Status::unsupported, "{}", why_none);
+  require(ordinal >= 0 && ordinal < count, "there is no GPU {}: this machine has {}", ordinal, count);
+}
+
 }  // namespace
 
 std::vector<std::string> names(std::string& why_none) {
@@ -43,12 +50,28 @@ std::vector<std::string> names(std::string& why_none) {
 }
 
 std::shared_ptr<const Context> open(int ordinal) {
-  std::string why_none;
-  const int count = device_count(why_none);
-  if (count == 0) fail(Status::unsupported, "{}", why_none);
-  require(ordinal >= 0 && ordinal < count, "there is no GPU {}: this machine has {}", ordinal, count);
+  require_gpu(ordinal);
   return std::make_shared<Context>(ordinal);
 }
+
+std::shared_ptr<const Context> open_on_stream(int ordinal, void* stream) {
+  require_gpu(ordinal);
+  int before = 0;
+  QDELTA_CUDA(cudaGetDevice(&before));
+  auto context = std::make_shared<Context>(ordinal, static_cast<cudaStream_t>(stream));
+  restore_current(before);
+  return context;
+}
+
+int exchange_current(const Context& context) {
+  int before = 0;
+  QDELTA_CUDA(cudaGetDevice(&before));
+  if (before == context.ordinal()) return -1;
+  QDELTA_CUDA(cudaSetDevice(context.ordinal()));
+  return before;
+}
+
+void restore_current(int ordinal) noexcept { (void)cudaSetDevice(ordinal); }
 
 void use_in_this_thread(const Context& context) { QDELTA_CUDA(cudaSetDevice(context.ordinal())); }
 

@@ -13,7 +13,12 @@ class Context;
 // A line for each GPU; where there is none, why_none says why.
 [[nodiscard]] std::vector<std::string> names(std::string& why_none);
 [[nodiscard]] std::shared_ptr<const Context> open(int ordinal);
+// See kernels/caller_stream.h.
+[[nodiscard]] std::shared_ptr<const Context> open_on_stream(int ordinal, void* stream);
 void use_in_this_thread(const Context& context);
+// Makes the context's GPU the current one; returns the one to restore, or -1 where it was current before.
+[[nodiscard]] int exchange_current(const Context& context);
+void restore_current(int ordinal) noexcept;
 
 [[nodiscard]] std::byte* allocate(std::size_t bytes);
 void release(std::byte* data) noexcept;
