@@ -30,11 +30,10 @@ std::optional<DType> dtype_from(const DLDataType& type) {
 
 std::string text_of(const DLDevice& device) {
   switch (number_of(device.device_type)) {
-    case 0:
     case kDLCPU:
-      return "device cpu";
+      return "the CPU";
     case kDLCUDA:
-      return fmt::format("device cuda:{}", device.device_id);
+      return fmt::format("CUDA device {}", device.device_id);
     default:
       return fmt::format("DLPack device type {}", number_of(device.device_type));
   }

@@ -59,6 +59,8 @@ CallOptions::CallOptions(const qdelta_options* options)
   device_.threads = options_.threads;
   if (check_device_type(options_.device, "options.device") == kDLCUDA) {
     device_.gpu = gpu_on_stream(options_.device.device_id, options_.stream);
+  } else {
+    options_.device = {kDLCPU, 0};
   }
 }
 

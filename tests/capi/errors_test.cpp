@@ -39,7 +39,8 @@ class CErrors : public ::testing::Test {
 TEST_F(CErrors, Options) {
   refuse(QDELTA_INVALID_ARGUMENT, {"struct_size", "qdelta_options_init"},
          [](CProblem& c) { c.options.struct_size = 0; });
-  refuse(QDELTA_INVALID_ARGUMENT, {"struct_size"}, [](CProblem& c) { ++c.options.struct_size; });
+  refuse(QDELTA_INVALID_ARGUMENT, {"struct_size"}, [](CProblem& c) { c.options.struct_size = 31; });
+  refuse(QDELTA_INVALID_ARGUMENT, {"struct_size"}, [](CProblem& c) { c.options.struct_size = 1U << 31U; });
   refuse(QDELTA_INVALID_ARGUMENT, {"chunk", "48"}, [](CProblem& c) { c.options.chunk = 48; });
   refuse(QDELTA_INVALID_ARGUMENT, {"chunk", "-16"}, [](CProblem& c) { c.options.chunk = -16; });
   refuse(QDELTA_INVALID_ARGUMENT, {"threads", "-1"}, [](CProblem& c) { c.options.threads = -1; });
@@ -108,6 +109,31 @@ TEST_F(CErrors, Devices) {
   for (const DLDeviceType device : {kDLCUDA, kDLROCM, kDLMetal}) {
     refuse(QDELTA_UNSUPPORTED, {"k", "device", "CPU"}, [=](CProblem& c) { c.get("k")->device.device_type = device; });
   }
+}
+
+TEST_F(CErrors, DevicesOfTheCall) {
+  const auto device = [](CProblem& c, DLDeviceType type) { c.options.device = {type, 0}; };
+  refuse(QDELTA_UNSUPPORTED, {"options.device", "device type 8"}, [&](CProblem& c) { device(c, kDLMetal); });
+  if (!gpu_in_build() || find_gpus().names.empty()) {
+    refuse(QDELTA_UNSUPPORTED, {gpu_in_build() ? "GPU" : "no CUDA"}, [&](CProblem& c) { device(c, kDLCUDA); });
+  } else {
+    refuse(QDELTA_UNSUPPORTED, {"q is on the CPU", "CUDA device 0"}, [&](CProblem& c) { device(c, kDLCUDA); });
+  }
+}
+
+TEST_F(CErrors, WorkspacesThatAreTooSmallOrNotAligned) {
+  std::vector<std::byte> memory(64);
+  refuse(QDELTA_INVALID_ARGUMENT, {"workspace", "64 bytes", "needed"}, [&](CProblem& c) {
+    c.options.form = QDELTA_CHUNK;
+    c.options.workspace = memory.data();
+    c.options.workspace_size = memory.size();
+  });
+  AlignedBuffer large(1 << 20);
+  refuse(QDELTA_INVALID_ARGUMENT, {"workspace", "multiple of 64"}, [&](CProblem& c) {
+    c.options.form = QDELTA_CHUNK;
+    c.options.workspace = large.data() + 4;
+    c.options.workspace_size = large.size() - 4;
+  });
 }
 
 // What a caller left uninitialised: no member of the enumeration, which the sanitizer would see loaded.
@@ -327,6 +353,10 @@ TEST(Names, Defaults) {
   EXPECT_EQ(options.qk_l2norm, 0);
   EXPECT_EQ(options.chunk, 0);
   EXPECT_EQ(options.threads, 0);
+  EXPECT_EQ(options.device.device_type, kDLCPU);
+  EXPECT_EQ(options.stream, nullptr);
+  EXPECT_EQ(options.workspace, nullptr);
+  EXPECT_EQ(options.saved, nullptr);
   qdelta_options_init(nullptr);  // does nothing
 }
 

@@ -12,9 +12,9 @@ namespace {
 // Compiles nothing but the header; warnings are errors.
 bool compiles(const std::string& compiler, const std::string& language, const std::string& standard) {
   const std::filesystem::path include = std::filesystem::path(QDELTA_TESTS_DIR) / "../include";
-  const std::string command = "echo '#include <qdelta/qdelta.h>' | " + compiler + " -x " + language +
-                              " -std=" + standard + " -pedantic-errors -Wall -Wextra -Werror" + " -fsyntax-only -I'" +
-                              include.string() + "' -";
+  const std::string command = "printf '#include <qdelta/qdelta.h>\\n#include <qdelta/model.h>\\n' | " + compiler +
+                              " -x " + language + " -std=" + standard + " -pedantic-errors -Wall -Wextra -Werror" +
+                              " -fsyntax-only -I'" + include.string() + "' -";
   return std::system(command.c_str()) == 0;
 }
 
