@@ -39,7 +39,7 @@ void check(const ServeFlags& flags) {
   at_least("max-batch", flags.server.engine.max_batch, 1);
   at_least("max-queue", flags.server.engine.max_queue, 1);
   require(flags.server.engine.max_queue <= 4096 && flags.server.engine.max_batch <= 4096,
-          "max-queue is {} and max-batch {}, expected at most 4096: each waiting client takes a thread",
+          "max-queue is {} and max-batch {}, expected at most 4096",
           flags.server.engine.max_queue, flags.server.engine.max_batch);
   at_least("max-tokens", flags.server.limits.max_tokens, 1);
   at_least("max-prompt", flags.server.limits.max_prompt, 1);

@@ -51,7 +51,7 @@ void DecodeStep::capture(std::size_t rows) {
   steps_.emplace(rows, Step{.graph = CapturedGraph(device_, work), .logits = {}});
 }
 
-void DecodeStep::run(std::span<const std::int64_t> slots, std::span<std::int32_t> tokens) {
+void DecodeStep::launch(std::span<const std::int64_t> slots, std::span<const std::int32_t> tokens) {
   require(slots.size() == tokens.size() && slots.size() <= max_rows_, "{} tokens for {} sequences of at most {}",
           tokens.size(), slots.size(), max_rows_);
   if (slots.empty()) return;
@@ -65,6 +65,10 @@ void DecodeStep::run(std::span<const std::int64_t> slots, std::span<std::int32_t
   step.graph.replay();
   logits_ = step.logits;
   logits_.shape = {static_cast<std::int64_t>(slots.size()), step.logits.extent(1)};
+}
+
+void DecodeStep::collect(std::span<std::int32_t> tokens) {
+  if (tokens.empty()) return;
   download(device_, tokens.data(), device_tokens_.data(), tokens.size_bytes());
   tokens_.assign(tokens.begin(), tokens.end());
 }

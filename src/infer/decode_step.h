@@ -23,8 +23,15 @@ class DecodeStep {
   DecodeStep& operator=(const DecodeStep&) = delete;
 
   [[nodiscard]] std::size_t max_rows() const { return max_rows_; }
-  // The sequence in slots[r] reads tokens[r], which is replaced by the next token; -1 where the logits have a NaN.
-  void run(std::span<const std::int64_t> slots, std::span<std::int32_t> tokens);
+  // The sequence in slots[r] reads tokens[r]. On a GPU this returns before it is done.
+  void launch(std::span<const std::int64_t> slots, std::span<const std::int32_t> tokens);
+  // Waits for it. The tokens that follow, as many as were launched; -1 where the logits have a NaN.
+  void collect(std::span<std::int32_t> tokens);
+  // Both; tokens[r] is replaced by the next one.
+  void run(std::span<const std::int64_t> slots, std::span<std::int32_t> tokens) {
+    launch(slots, tokens);
+    collect(tokens);
+  }
   // The logits [rows, vocabulary] of the last step, in device memory until the next.
   [[nodiscard]] const TensorView& logits() const { return logits_; }
 

@@ -63,21 +63,37 @@ void Decoder::sample_first(std::vector<std::size_t> pieces, std::span<const std:
 }
 
 std::size_t Decoder::step() {
+  const std::size_t count = launch_step();
+  finish_step();
+  return count;
+}
+
+std::size_t Decoder::launch_step() {
+  require(step_slots_.empty(), "a step has been launched and not finished");
   std::vector<std::int64_t> slots;
   for (std::size_t slot = 0; slot < sequences_.size(); ++slot) {
     if (sequences_[slot] != nullptr && sequences_[slot]->generating()) slots.push_back(static_cast<std::int64_t>(slot));
   }
   std::stable_partition(slots.begin(), slots.end(), [this](std::int64_t slot) { return wants_score(slot); });
-  std::vector<std::int32_t> tokens;
-  for (const std::int64_t slot : slots) tokens.push_back(at(slot)->tokens().back());
+  // More sequences than a step takes: all groups but the last are done here.
   for (std::size_t begin = 0; begin < slots.size(); begin += step_.max_rows()) {
+    finish_step();
     const std::size_t rows = std::min(step_.max_rows(), slots.size() - begin);
-    const auto these = std::span(slots).subspan(begin, rows);
-    const auto next = std::span(tokens).subspan(begin, rows);
-    step_.run(these, next);
-    append(these, next, step_.logits());
+    const auto first = slots.begin() + static_cast<std::ptrdiff_t>(begin);
+    std::vector<std::int64_t> group(first, first + static_cast<std::ptrdiff_t>(rows));
+    step_tokens_.clear();
+    for (const std::int64_t slot : group) step_tokens_.push_back(at(slot)->tokens().back());
+    step_.launch(group, step_tokens_);
+    step_slots_ = std::move(group);
   }
   return slots.size();
+}
+
+void Decoder::finish_step() {
+  if (step_slots_.empty()) return;
+  const std::vector<std::int64_t> slots = std::exchange(step_slots_, {});
+  step_.collect(step_tokens_);
+  append(slots, step_tokens_, step_.logits());
 }
 
 void Decoder::append(std::span<const std::int64_t> slots, std::span<const std::int32_t> tokens,

@@ -34,11 +34,15 @@ class Decoder {
   // The sequence in a slot; null where there is none.
   [[nodiscard]] Sequence* at(std::int64_t slot) const { return sequences_[static_cast<std::size_t>(slot)]; }
 
-  // Reads the next piece of the prompts in these slots, which must follow one another, in one call of the model. Those
-  // whose prompt has been read get their first token.
+  // Reads the next piece of the prompts in these slots, in one call of the model. Those whose prompt has been read get
+  // their first token.
   void read(std::span<const std::int64_t> slots);
   // One more token for every sequence that has read its prompt. Gives how many there were.
   std::size_t step();
+  // The same in two halves: on a GPU `launch_step` returns before the step is done, and what needs the model's output
+  // is left to `finish_step`. Between the two the sequences must stay where they are; prompts may be read.
+  std::size_t launch_step();
+  void finish_step();
   // Reads tokens that are no sequence's into the state of a slot, in pieces; gives the logits after the last.
   std::vector<float> read_tokens(std::span<const std::int32_t> tokens, std::int64_t slot);
 
@@ -58,6 +62,9 @@ class Decoder {
   LogProbabilities log_probabilities_;
   TokenScores scores_;
   DeviceBuffer first_slots_, first_tokens_;
+  // The step that has been launched.
+  std::vector<std::int64_t> step_slots_;
+  std::vector<std::int32_t> step_tokens_;
 };
 
 }  // namespace qdelta

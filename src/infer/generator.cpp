@@ -4,6 +4,8 @@
 #include <deque>
 #include <utility>
 
+#include "infer/sequence_text.h"
+
 namespace qdelta {
 namespace {
 
@@ -25,6 +27,8 @@ class SequenceBatch {
   Sequence& add(const Tokenizer& tokenizer, const std::vector<std::int32_t>& prompt, const GenerationOptions& options,
                 std::int64_t slot) {
     Sequence& sequence = sequences_.emplace_back(tokenizer, prompt, options);
+    if (stops_ == nullptr) stops_ = std::make_shared<StopStrings>(options.stop);
+    texts_.emplace_back(tokenizer, prompt, stops_);
     decoder_.add(slot, sequence);
     slots_.push_back(slot);
     results_.emplace_back();
@@ -33,10 +37,12 @@ class SequenceBatch {
   // Passes on what is new.
   void update() {
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
-      for (const SequenceUpdate& update : sequences_[i].take_updates()) {
+      for (SequenceUpdate& update : sequences_[i].take_updates()) {
         if (update.end == EndReason::not_finite) fail_not_finite();
-        results_[i].text += update.text;
-        if (on_text_ && !update.text.empty()) on_text_(i, update.text);
+        const std::string text = texts_[i].take(update);
+        if (texts_[i].stopped()) sequences_[i].stop();
+        results_[i].text += text;
+        if (on_text_ && !text.empty()) on_text_(i, text);
       }
     }
   }
@@ -53,6 +59,8 @@ class SequenceBatch {
   Decoder& decoder_;
   const std::function<void(std::size_t, const std::string&)>& on_text_;
   std::deque<Sequence> sequences_;  // the decoder points to them
+  std::shared_ptr<const StopStrings> stops_;
+  std::vector<SequenceText> texts_;
   std::vector<std::int64_t> slots_;
   std::vector<Generated> results_;
 };

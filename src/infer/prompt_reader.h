@@ -34,8 +34,7 @@ class PromptReader {
  public:
   PromptReader(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, ModelStates& states);
 
-  // Reads pieces of different prompts. The slots must follow one another. Gives the scores of each piece, with the
-  // `top` most likely tokens.
+  // Reads pieces of different prompts. Gives the scores of each piece, with the `top` most likely tokens.
   [[nodiscard]] std::vector<std::vector<TokenScore>> read(std::span<const PromptPiece> pieces, std::int64_t top = 1);
   // The logits [R, vocabulary] after the last token of some of the pieces that were read last (given by their indices),
   // in device memory until the next call.

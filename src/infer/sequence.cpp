@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "infer/prompt.h"
-
 namespace qdelta {
 namespace {
 
@@ -21,9 +19,7 @@ Sequence::Sequence(const Tokenizer& tokenizer, std::vector<std::int32_t> prompt,
       prompt_size_(tokens_.size()),
       // Nothing is generated after the last token, so that its own score is the last thing wanted.
       to_read_(options_.max_tokens == 0 ? prompt_size_ - 1 : prompt_size_),
-      eos_(options_.stop_at_eos ? tokenizer.eos() : std::nullopt),
-      detokenizer_(stream_behind(tokenizer, tokens_)),
-      stops_(options_.stop) {
+      eos_(options_.stop_at_eos ? tokenizer.eos() : std::nullopt) {
   if (options_.score_prompt) prompt_scores_.push_back(scored(tokens_.front(), nullptr));
   if (to_read_ == 0) prompt_has_been_read();
 }
@@ -44,27 +40,24 @@ void Sequence::read(const PromptPiece& piece, std::span<const TokenScore> scores
 
 void Sequence::prompt_has_been_read() {
   if (prompt_scores_.empty() && options_.max_tokens > 0) return;
-  updates_.push_back({.prompt = std::exchange(prompt_scores_, {}), .generated = {}, .text = {}});
+  updates_.push_back({.prompt = std::exchange(prompt_scores_, {}), .generated = {}});
   if (options_.max_tokens > 0) return;
   end_ = updates_.back().end = EndReason::length;
 }
 
 void Sequence::append(std::int32_t token, const TokenScore* score) {
   tokens_.push_back(token);
-  updates_.push_back({.prompt = {}, .generated = {scored(token, score)}, .text = {}});
-  if (eos_ && token == *eos_) return finish(EndReason::eos);
-  updates_.back().text = stops_.push(detokenizer_.push(token));
-  if (stops_.stopped()) {
-    end_ = updates_.back().end = EndReason::stop_string;
+  updates_.push_back({.prompt = {}, .generated = {scored(token, score)}});
+  const auto& stops = options_.stop_tokens;
+  if (eos_ && token == *eos_) {
+    end_ = EndReason::eos;
+  } else if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+    end_ = EndReason::stop_token;
   } else if (static_cast<std::int64_t>(generated().size()) >= options_.max_tokens) {
-    finish(EndReason::length);
+    end_ = EndReason::length;
   }
-}
-
-// The text that was held back is shown after all.
-void Sequence::finish(EndReason end) {
-  updates_.back().text += stops_.finish() + detokenizer_.finish();
-  end_ = updates_.back().end = end;
+  updates_.back().generated.back().ends_sequence = end_ == EndReason::eos || end_ == EndReason::stop_token;
+  updates_.back().end = end_;
 }
 
 void Sequence::fail() {
@@ -73,7 +66,7 @@ void Sequence::fail() {
 }
 
 ScoredToken Sequence::scored(std::int32_t token, const TokenScore* score) const {
-  ScoredToken result{.token = token, .log_probability = std::nullopt, .top = {}};
+  ScoredToken result{.token = token, .log_probability = std::nullopt, .top = {}, .ends_sequence = false};
   if (score == nullptr) return result;
   result.log_probability = score->token.log_probability;
   const auto wanted = static_cast<std::size_t>(std::max<std::int64_t>(options_.logprobs, 0));

@@ -1,5 +1,6 @@
-// A sequence: a prompt, what has been read of it, and what is generated after it. It knows tokens and text, not the
-// model: a Decoder reads its prompt and gives it tokens, and whoever owns it takes the updates.
+// A sequence: a prompt, what has been read of it, and what is generated after it. It knows tokens, not the model: a
+// Decoder reads its prompt and gives it tokens, and whoever owns it takes the updates. Their text is another matter
+// (sequence_text.h).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,6 @@
 
 #include "data/tokenizer.h"
 #include "infer/prompt_reader.h"
-#include "infer/stop_matcher.h"
 #include "infer/token_score.h"
 #include "kernels/sampling.h"
 
@@ -22,24 +22,25 @@ struct GenerationOptions {
   std::int64_t max_tokens = 128;       // 0: the prompt is read up to its last token, and nothing is generated
   std::vector<std::string> stop = {};  // text that ends the sequence, itself left out
   bool stop_at_eos = true;
+  std::vector<std::int32_t> stop_tokens = {};  // that end the sequence, themselves without text
   std::int64_t logprobs = -1;  // so many of the most likely tokens with each token's score; -1: no scores
   bool score_prompt = false;   // scores for the prompt's tokens too
 };
 
-enum class EndReason { none, length, eos, stop_string, not_finite };
+enum class EndReason { none, length, eos, stop_token, stop_string, not_finite };
 
 // A token with its score, where it was asked for and there is one: the first token of a prompt has none.
 struct ScoredToken {
   std::int32_t token = 0;
   std::optional<float> log_probability;
   std::vector<TokenChance> top;  // the most likely first
+  bool ends_sequence = false;    // the end-of-text token or a stop token: it has no text
 };
 
 // What is new.
 struct SequenceUpdate {
-  std::vector<ScoredToken> prompt;     // once, where asked for, before all else
-  std::vector<ScoredToken> generated;  // tokens, whether or not their text is certain yet
-  std::string text;                    // that can be shown
+  std::vector<ScoredToken> prompt;  // once, where asked for, before all else
+  std::vector<ScoredToken> generated;
   EndReason end = EndReason::none;
 };
 
@@ -68,6 +69,8 @@ class Sequence {
   void append(std::int32_t token, const TokenScore* score = nullptr);
   // The model's output is not finite: the sequence cannot go on.
   void fail();
+  // A stop string has been found in its text. Tokens that were generated meanwhile are nobody's.
+  void stop() { end_ = EndReason::stop_string; }
 
   // What has come since the last call, in order.
   [[nodiscard]] std::vector<SequenceUpdate> take_updates();
@@ -75,14 +78,10 @@ class Sequence {
  private:
   [[nodiscard]] ScoredToken scored(std::int32_t token, const TokenScore* score) const;
   void prompt_has_been_read();
-  void finish(EndReason end);
-
   GenerationOptions options_;
   std::vector<std::int32_t> tokens_;
   std::size_t prompt_size_, to_read_, read_ = 0;
   std::optional<std::int32_t> eos_;
-  TokenStream detokenizer_;
-  StopMatcher stops_;
   EndReason end_ = EndReason::none;
   std::vector<ScoredToken> prompt_scores_;
   std::vector<SequenceUpdate> updates_;

@@ -1,60 +1,57 @@
 // Finds the stop strings in text that comes in pieces. Text that may turn out to be the beginning of a stop string is
-// held back until that is decided, so that no part of one is ever shown.
+// held back until that is decided, so that no part of one is ever shown. All strings are followed at once (Aho and
+// Corasick): the time is linear in the text, whatever the strings.
 #pragma once
 
-#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace qdelta {
 
-class StopMatcher {
+// The stop strings as an automaton, which sequences may share. A state is the longest suffix of the text that is the
+// beginning of a stop string.
+class StopStrings {
  public:
   // An empty stop string matches nothing.
-  explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  explicit StopStrings(std::span<const std::string> stops);
 
-  // Takes more text and gives what can be shown now. Where that completes a stop string it is the text before the
-  // first one, and the matcher has stopped.
-  std::string push(const std::string& text) {
-    held_ += text;
-    if (const std::size_t at = first_match(); at != std::string::npos) {
-      held_.resize(at);
-      stopped_ = true;
-      return finish();
-    }
-    return release(held_.size() - longest_partial_match());
-  }
+  [[nodiscard]] std::int32_t next(std::int32_t state, unsigned char byte) const;
+  // Length of the suffix that a state stands for.
+  [[nodiscard]] std::size_t depth(std::int32_t state) const { return node(state).depth; }
+  // Length of the longest stop string that ends here; 0 where none does.
+  [[nodiscard]] std::size_t match(std::int32_t state) const { return node(state).match; }
+
+ private:
+  struct Node {
+    std::vector<std::pair<unsigned char, std::int32_t>> edges;
+    std::int32_t suffix = 0;  // the longest proper suffix that is a state
+    std::uint32_t depth = 0, match = 0;
+  };
+  [[nodiscard]] const Node& node(std::int32_t state) const { return nodes_[static_cast<std::size_t>(state)]; }
+  [[nodiscard]] std::int32_t edge(std::int32_t state, unsigned char byte) const;
+
+  std::vector<Node> nodes_{1};
+};
+
+class StopMatcher {
+ public:
+  explicit StopMatcher(std::shared_ptr<const StopStrings> stops) : stops_(std::move(stops)) {}
+  explicit StopMatcher(const std::vector<std::string>& stops) : StopMatcher(std::make_shared<StopStrings>(stops)) {}
+
+  // Takes more text and gives what can be shown now. Where that completes a stop string it is the text before it (of
+  // those that end at the same place the longest counts), and the matcher has stopped.
+  std::string push(const std::string& text);
   [[nodiscard]] bool stopped() const { return stopped_; }
   // At the end of the text: what is still held back.
   std::string finish() { return std::exchange(held_, {}); }
 
  private:
-  // Where the first of the stop strings begins in the held text; npos where there is none.
-  [[nodiscard]] std::size_t first_match() const {
-    std::size_t first = std::string::npos;
-    for (const std::string& stop : stops_) {
-      if (!stop.empty()) first = std::min(first, held_.find(stop));
-    }
-    return first;
-  }
-  // Length of the longest suffix of the held text that is a prefix of a stop string.
-  [[nodiscard]] std::size_t longest_partial_match() const {
-    std::size_t longest = 0;
-    for (const std::string& stop : stops_) {
-      for (std::size_t n = std::min(stop.size(), held_.size()); n > longest; --n) {
-        if (held_.compare(held_.size() - n, n, stop, 0, n) == 0) longest = n;
-      }
-    }
-    return longest;
-  }
-  std::string release(std::size_t count) {
-    std::string out = held_.substr(0, count);
-    held_.erase(0, count);
-    return out;
-  }
-
-  std::vector<std::string> stops_;
+  std::shared_ptr<const StopStrings> stops_;
+  std::int32_t state_ = 0;
   std::string held_;
   bool stopped_ = false;
 };

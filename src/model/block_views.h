@@ -37,20 +37,6 @@ inline ConstTensorView repeated(const ConstTensorView& row, const TensorView& li
   return view;
 }
 
-// The states of sequences that take several tokens at once, which must be neighbours in the pool.
-inline TensorView consecutive(const TensorView& pool, std::span<const std::int64_t> slots) {
-  for (std::size_t n = 1; n < slots.size(); ++n) {
-    require(slots[n] == slots[0] + static_cast<std::int64_t>(n),
-            "the states of sequences of several tokens are not neighbours");
-  }
-  require(slots[0] >= 0 && slots.back() < pool.extent(0), "there is no state {} in a pool of {}", slots.back(),
-          pool.extent(0));
-  TensorView view = pool;
-  view.data += slots[0] * pool.step(0) * static_cast<std::int64_t>(sizeof(float));
-  view.shape.extent[0] = static_cast<std::int64_t>(slots.size());
-  return view;
-}
-
 inline ConstTensorView indices(std::span<const std::int64_t> values) {
   return {reinterpret_cast<const std::byte*>(values.data()), DType::i64, {static_cast<std::int64_t>(values.size())}};
 }

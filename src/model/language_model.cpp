@@ -170,9 +170,12 @@ std::size_t ModelRunner::training_bytes(const ParameterLayout& layout, const Dev
   return counter.used();
 }
 
-MixerState ModelRunner::state_of_layer(const StateSlots& states, std::size_t layer) const {
+MixerState ModelRunner::state_of_layer(const StateSlots& states, std::size_t layer) {
   if (states.states == nullptr) return {};
-  return {.pools = states.states->layer(layer), .slots = states.slots, .device_slots = device_slots_};
+  return {.pools = states.states->layer(layer),
+          .slots = states.slots,
+          .device_slots = device_slots_,
+          .copies = &state_copies_};
 }
 
 LayerContext ModelRunner::context(const Weights& weights) {

@@ -58,8 +58,7 @@ class DeviceWeights {
   DeviceBuffer values_, rounded_, constants_;
 };
 
-// Which states the sequences of a call start from and leave behind. Sequences of several tokens need neighbouring
-// slots.
+// Which states the sequences of a call start from and leave behind, wherever in the pool they are.
 struct StateSlots {
   ModelStates* states = nullptr;  // null: start from nothing, keep nothing
   std::span<const std::int64_t> slots;
@@ -145,14 +144,14 @@ class ModelRunner {
   void write_logits(const TensorView& normed, const TensorView& out);
   // The rows of the normalised output that are listed, side by side.
   [[nodiscard]] TensorView gathered(std::span<const std::int32_t> rows);
-  [[nodiscard]] MixerState state_of_layer(const StateSlots& states, std::size_t layer) const;
+  [[nodiscard]] MixerState state_of_layer(const StateSlots& states, std::size_t layer);
   [[nodiscard]] LayerContext context(const Weights& weights);
 
   const LanguageModel& model_;
   std::shared_ptr<const DeviceWeights> weights_;
   Device device_;
   bool recompute_;
-  DeviceBuffer memory_;
+  DeviceBuffer memory_, state_copies_;
   Workspace workspace_;
   Uploaded<std::int32_t> ids_, targets_, picked_rows_;
   Uploaded<std::int64_t> offsets_, slots_;

@@ -5,13 +5,13 @@
 
 #include <cmath>
 
+#include "model/adjacent_states.h"
 #include "model/block_views.h"
 
 namespace qdelta {
 namespace {
 
 using block_views::columns;
-using block_views::consecutive;
 using block_views::steps;
 using block_views::take;
 using block_views::take_rows;
@@ -155,13 +155,11 @@ SelectiveScanInputs MambaMixer::inputs(const LayerContext& context, const Activa
 }
 
 SelectiveScanForward MambaMixer::forward_args(const LayerContext& context, const Activations& a,
-                                              const MixerState& state) const {
+                                              const TensorView& states) const {
   SelectiveScanForward args;
   args.in = inputs(context, a);
-  if (state) {
-    args.ht = consecutive(state.pools[kRecurrentPool], state.slots);
-    args.in.h0 = args.ht;
-  }
+  args.ht = states;
+  args.in.h0 = states;
   args.y = a.y;
   args.chunk_states = a.chunk_states;
   return args;
@@ -188,8 +186,10 @@ SelectiveScanBackward MambaMixer::backward_args(const LayerContext& context, std
 
 void MambaMixer::run_scan(const LayerContext& context, const Activations& a, const MixerState& state) const {
   if (!steps(context.batch, state)) {
-    selective_scan_forward(context.device, forward_args(context, a, state), context.workspace);
-    return;
+    if (!state) return selective_scan_forward(context.device, forward_args(context, a, {}), context.workspace);
+    const AdjacentStates states(context.device, state.pools[kRecurrentPool], state);
+    selective_scan_forward(context.device, forward_args(context, a, states.view()), context.workspace);
+    return states.put_back();
   }
   const SelectiveScanInputs in = inputs(context, a);
   selective_scan_step(context.device, {.x = in.x,

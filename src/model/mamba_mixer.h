@@ -61,7 +61,7 @@ class MambaMixer final : public Mixer {
   [[nodiscard]] std::int64_t inner() const { return config_->inner_width(); }
   [[nodiscard]] SelectiveScanInputs inputs(const LayerContext& context, const Activations& a) const;
   [[nodiscard]] SelectiveScanForward forward_args(const LayerContext& context, const Activations& a,
-                                                  const MixerState& state) const;
+                                                  const TensorView& states) const;
   [[nodiscard]] SelectiveScanBackward backward_args(const LayerContext& context, std::span<float> gradients,
                                                     const Activations& a, const Scratch& s) const;
   void run_scan(const LayerContext& context, const Activations& a, const MixerState& state) const;

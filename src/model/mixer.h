@@ -46,6 +46,7 @@ struct MixerState {
   std::span<const TensorView> pools;
   std::span<const std::int64_t> slots;         // the state of each sequence
   std::span<const std::int64_t> device_slots;  // the same, where kernels can read them
+  DeviceBuffer* copies = nullptr;              // for states that must lie side by side and do not (adjacent_states.h)
 
   [[nodiscard]] explicit operator bool() const { return !pools.empty(); }
 };

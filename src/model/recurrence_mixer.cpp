@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/adjacent_states.h"
 #include "model/block.h"
 #include "model/block_views.h"
 
@@ -12,7 +13,6 @@ namespace qdelta {
 namespace {
 
 using block_views::columns;
-using block_views::consecutive;
 using block_views::repeated;
 using block_views::steps;
 using block_views::take;
@@ -303,8 +303,9 @@ void RecurrenceMixer::run_recurrence(const LayerContext& context, const Activati
   } else if (steps(context.batch, state)) {
     recurrence_step(device, step_args(a, state), context.workspace);
   } else {
-    const TensorView states = consecutive(state.pools[kRecurrentPool], state.slots);
-    recurrence_forward(device, forward_args(context, a, states), context.workspace);
+    const AdjacentStates states(device, state.pools[kRecurrentPool], state);
+    recurrence_forward(device, forward_args(context, a, states.view()), context.workspace);
+    states.put_back();
   }
 }
 

@@ -10,6 +10,7 @@ namespace qdelta::serve {
 namespace {
 
 constexpr const char* kNoNumber = "the model gives something that is not a number";
+constexpr const char* kStopping = "the server is stopping";
 
 }  // namespace
 
@@ -50,51 +51,62 @@ void Engine::close() {
   closed_ = true;
 }
 
+void Engine::abort() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = aborting_ = true;
+  }
+  changed_.notify_all();
+}
+
 bool Engine::drained(std::chrono::milliseconds patience) {
   std::unique_lock lock(mutex_);
   return changed_.wait_for(lock, patience, [this] { return queue_.empty() && !busy_; });
 }
 
-bool Engine::idle() const {
-  return std::all_of(running_.begin(), running_.end(), [](const auto& running) { return running == nullptr; });
-}
-
 void Engine::run() {
   use_in_this_thread(states_.device());
-  while (true) {
-    for (std::size_t slot = 0; slot < running_.size(); ++slot) {
-      if (running_[slot] == nullptr) continue;
-      const bool done = running_[slot]->sequence.done();
-      if (!done && !running_[slot]->job->abandoned()) continue;
-      if (!done) ++metrics_.abandoned;
-      leave(slot);
-    }
-    {
-      std::unique_lock lock(mutex_);
-      if (queue_.empty() && idle() && busy_) {
-        busy_ = false;
-        changed_.notify_all();
-      }
-      changed_.wait(lock, [this] { return ending_ || !queue_.empty() || !idle(); });
-      if (ending_) break;
-      busy_ = true;
-    }
+  while (wait_for_work()) {
     try {
-      admit();
-      read_prompts();
-      send_updates();
-      step();
-      send_updates();
+      work();
     } catch (const std::exception& error) {
       // What broke is not known to be any one sequence's fault, and its states may be half written. A request that has
       // not begun is not touched, except the one that could not even begin.
-      send_updates();
-      if (idle()) fail_waiting(error.what());
+      if (in_batch_ == 0) fail_waiting(error.what());
       fail_running(error.what());
     }
   }
-  fail_running("the server is stopping");
-  fail_waiting("the server is stopping");
+  fail_running(kStopping);
+  fail_waiting(kStopping);
+}
+
+bool Engine::wait_for_work() {
+  std::unique_lock lock(mutex_);
+  if (queue_.empty() && in_batch_ == 0 && busy_) {
+    lock.unlock();
+    outbox_.flush();  // who waits for the engine to be drained waits for the last words too
+    lock.lock();
+    if (queue_.empty()) busy_ = false;
+    changed_.notify_all();
+  }
+  changed_.wait(lock, [this] { return ending_ || aborting_ || !queue_.empty() || in_batch_ > 0; });
+  if (ending_) return false;
+  busy_ = true;
+  if (std::exchange(aborting_, false)) {
+    lock.unlock();
+    fail_running(kStopping);
+    fail_waiting(kStopping);
+  }
+  return true;
+}
+
+void Engine::work() {
+  decoder_.finish_step();
+  collect();
+  admit();
+  if (decoder_.launch_step() > 0) ++metrics_.decode_steps;
+  outbox_.send(letters_);
+  read_prompts();
 }
 
 void Engine::admit() {
@@ -106,12 +118,12 @@ void Engine::admit() {
     const std::shared_ptr<Job> job = queue_.front();
     const SequenceRequest& request = job->sequences()[started_];
     states_.clear(static_cast<std::int64_t>(slot));
-    running_[slot] = std::make_unique<Running>(Running{.job = job,
-                                                       .index = started_,
-                                                       .arrival = arrivals_++,
-                                                       .sequence = {tokenizer_, request.prompt, request.options}});
+    running_[slot] = std::make_unique<Running>(
+        Running{.job = job, .index = started_, .sequence = {tokenizer_, request.prompt, request.options}});
+    ++in_batch_;
     ++metrics_.running;
     decoder_.add(static_cast<std::int64_t>(slot), running_[slot]->sequence);
+    reading_.push_back(slot);
     metrics_.prompt_tokens += request.prompt.size();
     if (++started_ == job->sequences().size()) {
       queue_.pop_front();
@@ -123,53 +135,60 @@ void Engine::admit() {
 
 void Engine::leave(std::size_t slot) {
   decoder_.remove(static_cast<std::int64_t>(slot));
+  std::erase(reading_, slot);
   running_[slot].reset();
+  --in_batch_;
   --metrics_.running;
 }
 
-// The sequence that came first and has something to read, with those in the slots after it: the model takes several
-// that lie side by side.
-void Engine::read_prompts() {
-  const auto reads = [&](std::size_t slot) {
-    return slot < running_.size() && running_[slot] != nullptr && running_[slot]->sequence.reading();
-  };
-  std::size_t first = running_.size();
+void Engine::collect() {
   for (std::size_t slot = 0; slot < running_.size(); ++slot) {
-    if (reads(slot) && (first == running_.size() || running_[slot]->arrival < running_[first]->arrival)) first = slot;
+    if (running_[slot] == nullptr) continue;
+    Running& running = *running_[slot];
+    for (SequenceUpdate& update : running.sequence.take_updates()) {
+      metrics_.generated_tokens += update.generated.size();
+      if (update.end == EndReason::not_finite) {
+        running.job->fail(kNoNumber);
+      } else {
+        letters_.push_back({running.job, {std::move(update), running.index}});
+      }
+    }
+    const bool wanted = !running.job->abandoned();
+    if (!running.sequence.done() && wanted && !running.job->stopped(running.index)) continue;
+    if (!running.sequence.done() && !wanted) ++metrics_.abandoned;
+    leave(slot);
   }
-  // A whole piece of one prompt between two steps, so few tokens that nobody waits long for the next one.
+}
+
+// A piece of one prompt after the other, up to as many tokens as the device reads at once; who has more to read goes to
+// the end of the line.
+void Engine::read_prompts() {
   const std::size_t most = prompt_piece(states_.device());
   std::vector<std::int64_t> slots;
   std::size_t tokens = 0;
-  for (std::size_t slot = first; reads(slot); ++slot) {
-    const auto index = static_cast<std::int64_t>(slot);
-    const PromptPiece piece = running_[slot]->sequence.next_piece(index, most);
-    tokens += piece.end - piece.begin;
-    if (slot > first && tokens > most) break;
-    slots.push_back(index);
+  for (std::size_t i = reading_.size(); i > 0; --i) {
+    const std::size_t slot = reading_.front();
+    const Sequence& sequence = running_[slot]->sequence;
+    if (sequence.reading()) {
+      const PromptPiece piece = sequence.next_piece(static_cast<std::int64_t>(slot), most);
+      tokens += piece.end - piece.begin;
+      if (!slots.empty() && tokens > most) break;
+      slots.push_back(static_cast<std::int64_t>(slot));
+      reading_.push_back(slot);
+    }
+    reading_.pop_front();
   }
   decoder_.read(slots);
 }
 
-void Engine::step() {
-  if (decoder_.step() > 0) ++metrics_.decode_steps;
-}
-
-void Engine::send_updates() {
-  for (const std::unique_ptr<Running>& running : running_) {
-    if (running == nullptr) continue;
-    for (SequenceUpdate& update : running->sequence.take_updates()) {
-      metrics_.generated_tokens += update.generated.size();
-      if (update.end == EndReason::not_finite) {
-        running->job->fail(kNoNumber);
-      } else {
-        running->job->push({std::move(update), running->index});
-      }
-    }
-  }
-}
-
 void Engine::fail_running(const std::string& why) {
+  outbox_.send(letters_);
+  outbox_.flush();
+  try {
+    decoder_.finish_step();
+  } catch (const std::exception&) {  // what was launched is lost with the rest
+    static_cast<void>(0);
+  }
   for (std::size_t slot = 0; slot < running_.size(); ++slot) {
     if (running_[slot] == nullptr) continue;
     if (!running_[slot]->sequence.done()) running_[slot]->job->fail(why);

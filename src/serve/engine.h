@@ -1,8 +1,10 @@
 // The one thread that runs the model, for all clients at once.
 //
-// Each round sequences whose clients have gone leave, waiting ones take the free slots, some of the prompts are read
-// further, and every sequence that has read its prompt takes one step, all of them as one batch (infer/decoder.h). A
-// slot is one of a pool of recurrent states, so memory does not depend on how long anything is.
+// Each round a step's tokens come in, sequences that are done or whose clients have gone leave, waiting ones take the
+// free slots, and the next step is launched: one more token for every sequence that has read its prompt, all of them as
+// one batch (infer/decoder.h). While a GPU works on it the tokens are passed on, and prompts are read further: a
+// bounded number of tokens, of several prompts in turn, so that neither a stream nor a short prompt waits for a long
+// one. A slot is one of a pool of recurrent states, so memory does not depend on how long anything is.
 #pragma once
 
 #include <chrono>
@@ -20,6 +22,7 @@
 #include "model/language_model.h"
 #include "serve/job.h"
 #include "serve/metrics.h"
+#include "serve/outbox.h"
 
 namespace qdelta::serve {
 
@@ -44,27 +47,29 @@ class Engine {
   void close();
   // Waits until all that was accepted is done; false where that takes longer.
   [[nodiscard]] bool drained(std::chrono::milliseconds patience);
+  // All that is not done fails, now.
+  void abort();
 
  private:
   // A sequence while it is in the batch.
   struct Running {
     std::shared_ptr<Job> job;
     std::size_t index = 0;  // of the job's sequences
-    std::uint64_t arrival = 0;
     Sequence sequence;
   };
 
   void run();
+  // One round; false at the end.
+  bool wait_for_work();
+  void work();
   void admit();
   void leave(std::size_t slot);
+  // Takes what is new of the sequences; those that have ended leave.
+  void collect();
   void read_prompts();
-  void step();
-  // Passes on what is new of the sequences.
-  void send_updates();
   // Whatever is in the batch, or waits, ends here.
   void fail_running(const std::string& why);
   void fail_waiting(const std::string& why);
-  [[nodiscard]] bool idle() const;
 
   const Tokenizer& tokenizer_;
   Metrics& metrics_;
@@ -74,13 +79,16 @@ class Engine {
   ModelStates states_;
   Decoder decoder_;
   std::vector<std::unique_ptr<Running>> running_;  // by slot; null where it is free
+  std::size_t in_batch_ = 0;                       // how many are not
+  std::deque<std::size_t> reading_;                // slots with something to read, whose turn it is first
   std::size_t started_ = 0;                        // sequences of the first request in the queue that are in the batch
-  std::uint64_t arrivals_ = 0;
+  std::vector<Outbox::Letter> letters_;
+  Outbox outbox_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> queue_;
-  bool closed_ = false, ending_ = false, busy_ = false;
+  bool closed_ = false, ending_ = false, aborting_ = false, busy_ = false;
   std::thread thread_;  // last: it uses all of the above
 };
 

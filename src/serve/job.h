@@ -1,13 +1,12 @@
-// A request on its way through the engine: what is to be generated, and what has been. The thread that answers the
-// client waits on it; the engine's thread fills it.
+// A request on its way through the engine: what is to be generated, and what has been. The engine's side fills it; the
+// client's side is told when there is something new, and takes it when it can.
 #pragma once
 
-#include <chrono>
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
-#include <deque>
+#include <functional>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,23 +29,18 @@ struct Update : SequenceUpdate {
 class Job {
  public:
   explicit Job(std::vector<SequenceRequest> sequences)
-      : sequences_(std::move(sequences)), unfinished_(sequences_.size()) {}
+      : sequences_(std::move(sequences)), stopped_(std::make_unique<std::atomic<bool>[]>(sequences_.size())) {}
 
   [[nodiscard]] const std::vector<SequenceRequest>& sequences() const { return sequences_; }
 
-  // For the client's side. An update, if one comes in time; none either once `ended`.
-  [[nodiscard]] std::optional<Update> next(std::chrono::milliseconds patience) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, patience, [this] { return !updates_.empty() || over(); });
-    if (updates_.empty()) return std::nullopt;
-    Update update = std::move(updates_.front());
-    updates_.pop_front();
-    return update;
-  }
-  // Whether all updates have been taken and no more will come.
-  [[nodiscard]] bool ended() const {
+  // For the client's side. `notify` is called when something is new and all before it has been taken, from threads of
+  // the engine; it must not take long. Before the job is submitted.
+  void on_news(std::function<void()> notify) { notify_ = std::move(notify); }
+  // What has come since the last call; of each sequence in order.
+  [[nodiscard]] std::vector<Update> take() {
     const std::lock_guard lock(mutex_);
-    return updates_.empty() && over();
+    told_ = false;
+    return std::exchange(updates_, {});
   }
   // Why it ended before its time; empty where it did not.
   [[nodiscard]] std::string failure() const {
@@ -54,38 +48,43 @@ class Job {
     return failure_;
   }
   // The client has gone.
-  void cancel() {
-    const std::lock_guard lock(mutex_);
-    cancelled_ = true;
-  }
+  void cancel() { cancelled_ = true; }
+  // A stop string has been found: no more of this sequence is wanted.
+  void stop(std::size_t sequence) { stopped_[sequence] = true; }
 
   // For the engine's side.
-  [[nodiscard]] bool abandoned() const {
-    const std::lock_guard lock(mutex_);
-    return cancelled_ || !failure_.empty();
-  }
+  [[nodiscard]] bool abandoned() const { return cancelled_ || failed_; }
+  [[nodiscard]] bool stopped(std::size_t sequence) const { return stopped_[sequence]; }
   void push(Update update) {
-    const std::lock_guard lock(mutex_);
-    if (update.end != EndReason::none) --unfinished_;
-    updates_.push_back(std::move(update));
-    changed_.notify_all();
+    change([&] { updates_.push_back(std::move(update)); });
   }
   void fail(const std::string& why) {
-    const std::lock_guard lock(mutex_);
-    if (failure_.empty()) failure_ = why;
-    changed_.notify_all();
+    failed_ = true;
+    change([&] {
+      if (failure_.empty()) failure_ = why;
+    });
   }
 
  private:
-  [[nodiscard]] bool over() const { return unfinished_ == 0 || !failure_.empty(); }
+  template <class Change>
+  void change(const Change& change) {
+    bool tell = false;
+    {
+      const std::lock_guard lock(mutex_);
+      change();
+      tell = !std::exchange(told_, true);
+    }
+    if (tell && notify_) notify_();
+  }
 
   const std::vector<SequenceRequest> sequences_;
+  std::unique_ptr<std::atomic<bool>[]> stopped_;
+  std::atomic<bool> cancelled_{false}, failed_{false};
+  std::function<void()> notify_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Update> updates_;
-  std::size_t unfinished_;
+  std::vector<Update> updates_;
   std::string failure_;
-  bool cancelled_ = false;
+  bool told_ = false;
 };
 
 }  // namespace qdelta::serve

@@ -6,13 +6,27 @@
 
 namespace qdelta::serve {
 
-void Metrics::completed(double seconds) {
-  const std::lock_guard lock(mutex_);
+void Metrics::Histogram::add(double seconds) {
   for (std::size_t i = 0; i < kBounds.size(); ++i) {
     if (seconds <= kBounds[i]) ++within_[i];
   }
   ++count_;
   sum_ += seconds;
+}
+
+void Metrics::Histogram::write(const char* name, const char* help, std::string& out) const {
+  const auto to = std::back_inserter(out);
+  fmt::format_to(to, "# HELP {0} {1}\n# TYPE {0} histogram\n", name, help);
+  for (std::size_t i = 0; i < kBounds.size(); ++i) {
+    fmt::format_to(to, "{}_bucket{{le=\"{}\"}} {}\n", name, kBounds[i], within_[i]);
+  }
+  fmt::format_to(to, "{0}_bucket{{le=\"+Inf\"}} {1}\n{0}_sum {2}\n{0}_count {1}\n", name, count_, sum_);
+}
+
+void Metrics::completed(double seconds, double first_token) {
+  const std::lock_guard lock(mutex_);
+  completion_.add(seconds);
+  if (first_token >= 0) first_token_.add(first_token);
 }
 
 void Metrics::answered(int status) {
@@ -40,17 +54,8 @@ std::string Metrics::text() const {
   for (const auto& [status, count] : by_status_) {
     fmt::format_to(std::back_inserter(out), "qdelta_requests_total{{status=\"{}\"}} {}\n", status, count);
   }
-  out +=
-      "# HELP qdelta_completion_seconds From a completion's request to the end of its answer.\n"
-      "# TYPE qdelta_completion_seconds histogram\n";
-  for (std::size_t i = 0; i < kBounds.size(); ++i) {
-    fmt::format_to(std::back_inserter(out), "qdelta_completion_seconds_bucket{{le=\"{}\"}} {}\n", kBounds[i],
-                   within_[i]);
-  }
-  fmt::format_to(std::back_inserter(out),
-                 "qdelta_completion_seconds_bucket{{le=\"+Inf\"}} {0}\nqdelta_completion_seconds_sum {1}\n"
-                 "qdelta_completion_seconds_count {0}\n",
-                 count_, sum_);
+  completion_.write("qdelta_completion_seconds", "From a completion's request to the end of its answer.", out);
+  first_token_.write("qdelta_first_token_seconds", "From a completion's request to its first token.", out);
   return out;
 }
 

@@ -22,20 +22,28 @@ class Metrics {
 
   // A request has been answered: with this status, or 499 where the client had gone before the answer.
   void answered(int status);
-  // A completion has been sent to its end.
-  void completed(double seconds);
+  // A completion has been generated to its end: after so many seconds, and its first token after so many.
+  void completed(double seconds, double first_token);
 
   [[nodiscard]] std::string text() const;
 
  private:
-  // Seconds; each bucket counts what took at most so long.
-  static constexpr std::array<double, 12> kBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60, 300};
+  // How many took at most so many seconds.
+  class Histogram {
+   public:
+    void add(double seconds);
+    void write(const char* name, const char* help, std::string& out) const;
+
+   private:
+    static constexpr std::array<double, 12> kBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60, 300};
+    std::array<std::uint64_t, kBounds.size()> within_{};
+    std::uint64_t count_ = 0;
+    double sum_ = 0;
+  };
 
   mutable std::mutex mutex_;
   std::map<int, std::uint64_t> by_status_;
-  std::array<std::uint64_t, kBounds.size()> within_{};
-  std::uint64_t count_ = 0;
-  double sum_ = 0;
+  Histogram completion_, first_token_;
 };
 
 }  // namespace qdelta::serve

@@ -149,7 +149,10 @@ std::vector<std::string> stops_of(const Fields& fields) {
   std::vector<std::string> stops;
   for (const json& value : all) {
     if (!value.is_string()) refuse("stop", "stop must hold texts, not {}", value.type_name());
-    if (!value.get_ref<const std::string&>().empty()) stops.push_back(value.get<std::string>());
+    const auto& text = value.get_ref<const std::string&>();
+    if (text.size() > kLongestStop)
+      refuse("stop", "stop has a text of {} bytes, and at most {} are taken", text.size(), kLongestStop);
+    if (!text.empty()) stops.push_back(text);
   }
   return stops;
 }

@@ -26,6 +26,7 @@ struct Limits {
 
 inline constexpr std::int64_t kMostLogprobs = 20;
 inline constexpr std::size_t kMostStops = 64;
+inline constexpr std::size_t kLongestStop = 1024;  // bytes
 
 using Prompt = std::variant<std::string, std::vector<std::int32_t>>;
 
@@ -37,6 +38,7 @@ struct CompletionRequest {
   std::int64_t n = 1;                    // sequences for each prompt
   std::optional<std::int64_t> logprobs;  // so many of the most likely tokens with theirs
   std::vector<std::string> stop;
+  bool chat = false;               // a message of a conversation, not a text
   bool echo = false;               // the prompt in front of the answer
   bool stream = false;             // in pieces, as they come
   bool stream_usage = false;       // and at their end the number of tokens

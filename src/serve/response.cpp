@@ -1,41 +1,57 @@
 #include "serve/response.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "infer/prompt.h"
+#include "serve/json_text.h"
 
 namespace qdelta::serve {
 namespace {
 
-using nlohmann::json;
+constexpr std::size_t kScoresInEvent = 256;  // tokens of a prompt; more come in several events
 
-// Every text here is UTF-8; should one not be, an answer with U+FFFD is better than none.
-std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
-
-std::size_t characters(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; }));
+const char* finish_reason(EndReason end) {
+  switch (end) {
+    case EndReason::eos:
+    case EndReason::stop_token:
+    case EndReason::stop_string:
+      return "\"stop\"";
+    case EndReason::length:
+      return "\"length\"";
+    case EndReason::none:
+    case EndReason::not_finite:
+      break;
+  }
+  return "null";
 }
 
 }  // namespace
 
-std::string event(const json& data) { return "data: " + dump(data) + "\n\n"; }
+std::string event(std::string_view data) { return fmt::format("data: {}\n\n", data); }
 
 Answer::Answer(const Tokenizer& tokenizer, const TokenText& token_text, const CompletionRequest& request,
-               std::span<const SequenceRequest> sequences, std::string id, std::int64_t created, std::string model)
-    : token_text_(token_text),
+               std::span<const SequenceRequest> sequences, AnswerHead head)
+    : chat_(request.chat),
       scored_(request.logprobs.has_value()),
       stream_usage_(request.stream_usage),
-      id_(std::move(id)),
-      model_(std::move(model)),
-      created_(created) {
+      head_(std::move(head)) {
   const auto n = static_cast<std::size_t>(request.n);
+  const auto stops = std::make_shared<const StopStrings>(request.stop);
+  sequences_.reserve(sequences.size());
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     const std::vector<std::int32_t>& prompt = sequences[i].prompt;
     if (i % n == 0) prompt_tokens_ += static_cast<std::int64_t>(prompt.size());
-    Sequence sequence{
-        request.echo ? TokenStream(tokenizer) : stream_behind(tokenizer, prompt), "", 0, {}, EndReason::none};
+    TokenStream stream = request.echo ? TokenStream(tokenizer) : stream_behind(tokenizer, prompt);
+    Sequence sequence{SequenceText(tokenizer, prompt, stops),
+                      ScoreText(token_text, std::move(stream), chat_),
+                      "",
+                      {},
+                      false,
+                      EndReason::none};
     if (request.echo) {
       const auto* text = std::get_if<std::string>(&request.prompts[i / n]);
       sequence.text = text != nullptr ? *text : tokenizer.decode(prompt);
@@ -44,100 +60,123 @@ Answer::Answer(const Tokenizer& tokenizer, const TokenText& token_text, const Co
   }
 }
 
-void Answer::score(Sequence& sequence, const ScoredToken& token) const {
-  Scores& scores = sequence.scores;
-  scores.tokens.push_back(token_text_(token.token));
-  scores.text_offset.push_back(sequence.offset);
-  sequence.offset += characters(sequence.stream.push(token.token));
-  if (!token.log_probability) {
-    scores.token_logprobs.push_back(nullptr);
-    scores.top_logprobs.push_back(nullptr);
-    return;
-  }
-  scores.token_logprobs.push_back(*token.log_probability);
-  json top = json::object();
-  const auto put = [&](std::int32_t id, float log_probability) {
-    std::string name = token_text_(id);
-    if (top.contains(name)) name = token_text_.distinct(id);
-    top[name] = log_probability;
-  };
-  bool among = false;
-  for (const TokenChance& chance : token.top) {
-    put(chance.token, chance.log_probability);
-    among = among || chance.token == token.token;
-  }
-  // The token itself is always there.
-  if (!among) put(token.token, *token.log_probability);
-  scores.top_logprobs.push_back(std::move(top));
-}
-
-Answer::Sequence& Answer::take(Update update) {
-  Sequence& sequence = sequences_[update.sequence];
-  for (const ScoredToken& token : update.prompt) score(sequence, token);
+bool Answer::take(Update& update, Sequence& sequence) {
+  sequence.text += sequence.reader.take(update);
   if (scored_) {
-    for (const ScoredToken& token : update.generated) score(sequence, token);
+    std::ranges::move(update.prompt, std::back_inserter(sequence.scored));
+    std::ranges::copy(update.generated, std::back_inserter(sequence.scored));
   }
   completion_tokens_ += static_cast<std::int64_t>(update.generated.size());
-  sequence.text += update.text;
   sequence.end = update.end;
-  return sequence;
+  if (update.end != EndReason::none) ++ended_;
+  return sequence.reader.stopped();
 }
 
-json Answer::choice(std::size_t index, const Sequence& sequence) const {
-  json scores = nullptr;
-  if (scored_) {
-    scores = {{"tokens", sequence.scores.tokens},
-              {"token_logprobs", sequence.scores.token_logprobs},
-              {"top_logprobs", sequence.scores.top_logprobs},
-              {"text_offset", sequence.scores.text_offset}};
-  }
-  json finish = nullptr;
-  if (sequence.end == EndReason::eos || sequence.end == EndReason::stop_string) finish = "stop";
-  if (sequence.end == EndReason::length) finish = "length";
-  return {{"index", index}, {"text", sequence.text}, {"logprobs", scores}, {"finish_reason", finish}};
+bool Answer::add(Update update) {
+  Sequence& sequence = sequences_[update.sequence];
+  if (sequence.end != EndReason::none) return false;  // beyond a stop string
+  return take(update, sequence);
 }
 
-json Answer::object(json choices) const {
-  return {{"id", id_},
-          {"object", "text_completion"},
-          {"created", created_},
-          {"model", model_},
-          {"choices", std::move(choices)}};
-}
-
-json Answer::usage() const {
-  return {{"prompt_tokens", prompt_tokens_},
-          {"completion_tokens", completion_tokens_},
-          {"total_tokens", prompt_tokens_ + completion_tokens_}};
-}
-
-void Answer::add(Update update) { take(std::move(update)); }
-
-std::string Answer::whole() const {
-  json choices = json::array();
-  for (std::size_t i = 0; i < sequences_.size(); ++i) choices.push_back(choice(i, sequences_[i]));
-  json all = object(std::move(choices));
-  all["usage"] = usage();
-  return dump(all);
-}
-
-std::string Answer::events(Update update) {
+bool Answer::add_events(Update update, std::string& out) {
   const std::size_t index = update.sequence;
-  Sequence& sequence = take(std::move(update));
+  Sequence& sequence = sequences_[index];
+  if (sequence.end != EndReason::none) return false;
+  const bool stopped = take(update, sequence);
+  while (sequence.scored.size() > kScoresInEvent) {
+    std::vector<ScoredToken> rest(std::make_move_iterator(sequence.scored.begin() + kScoresInEvent),
+                                  std::make_move_iterator(sequence.scored.end()));
+    sequence.scored.resize(kScoresInEvent);
+    put_event(index, sequence, EndReason::none, out);
+    sequence.scored = std::move(rest);
+  }
   // Held back text without scores is nothing to tell.
-  if (sequence.text.empty() && sequence.scores.tokens.empty() && sequence.end == EndReason::none) return "";
-  std::string out = event(object(json::array({choice(index, sequence)})));
+  if (sequence.text.empty() && sequence.scored.empty() && sequence.end == EndReason::none) return stopped;
+  put_event(index, sequence, sequence.end, out);
+  return stopped;
+}
+
+void Answer::put_event(std::size_t index, Sequence& sequence, EndReason end, std::string& out) {
+  out += "data: " + opening(chat_ ? "chat.completion.chunk" : "text_completion");
+  open_choice(index, sequence, false, out);
+  ScoreText::Position at;
+  // A part at a time is for answers in one piece; here there are few.
+  std::string scores;
+  while (scored_ && !sequence.score_text.put(sequence.scored, at, scores)) {
+    out += scores;
+    scores.clear();
+  }
+  out += scored_ ? scores : "null";
+  close_choice(end, out);
+  out += "]}\n\n";
+  sequence.begun = true;
   sequence.text.clear();
-  sequence.scores = {};
-  return out;
+  sequence.scored.clear();
+}
+
+void Answer::open_choice(std::size_t index, const Sequence& sequence, bool whole, std::string& out) const {
+  fmt::format_to(std::back_inserter(out), "{{\"index\":{},", index);
+  const std::string text = json_string(sequence.text);
+  if (!chat_) {
+    out += "\"text\":" + text;
+  } else if (whole) {
+    out += R"("message":{"role":"assistant","content":)" + text + "}";
+  } else {
+    out += sequence.begun ? "\"delta\":{" : R"("delta":{"role":"assistant",)";
+    out += "\"content\":" + text + "}";
+  }
+  out += ",\"logprobs\":";
+}
+
+void Answer::close_choice(EndReason end, std::string& out) const {
+  fmt::format_to(std::back_inserter(out), ",\"finish_reason\":{}}}", finish_reason(end));
+}
+
+std::string Answer::opening(const char* object) const {
+  return fmt::format(R"({{"id":{},"object":"{}","created":{},"model":{},"choices":[)", json_string(head_.id), object,
+                     head_.created, json_string(head_.model));
+}
+
+std::string Answer::usage() const {
+  return fmt::format(
+      R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":{}}}}})",
+      prompt_tokens_, completion_tokens_, prompt_tokens_ + completion_tokens_, cached_tokens_);
+}
+
+std::string Answer::next_part() {
+  std::string out;
+  if (part_ > sequences_.size()) return out;
+  if (part_ == 0 && !position_) out += opening(chat_ ? "chat.completion" : "text_completion");
+  while (part_ < sequences_.size()) {
+    Sequence& sequence = sequences_[part_];
+    if (!position_) {
+      position_.emplace();
+      if (part_ > 0) out += ',';
+      open_choice(part_, sequence, true, out);
+    }
+    if (!scored_) {
+      out += "null";
+    } else if (!sequence.score_text.put(sequence.scored, *position_, out)) {
+      return out;
+    }
+    close_choice(sequence.end, out);
+    position_.reset();
+    ++part_;
+  }
+  ++part_;
+  return out + "],\"usage\":" + usage() + "}";
+}
+
+std::string Answer::whole() {
+  std::string all;
+  for (std::string part = next_part(); !part.empty(); part = next_part()) all += part;
+  return all;
 }
 
 std::string Answer::last_events() const {
   std::string out;
   if (stream_usage_) {
-    json all = object(json::array());
-    all["usage"] = usage();
-    out += event(all);
+    out += "data: " + opening(chat_ ? "chat.completion.chunk" : "text_completion") + "],\"usage\":" + usage() + "}\n\n";
   }
   return out + "data: [DONE]\n\n";
 }

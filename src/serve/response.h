@@ -1,64 +1,81 @@
-// What clients are told, as OpenAI's completions have it: one JSON object, or a stream of them as server-sent events.
+// What clients are told, as OpenAI's completions and chat completions have it: one JSON object, or a stream of them as
+// server-sent events. Either is written out in pieces, so that an answer of any size takes little memory as text.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "data/tokenizer.h"
+#include "infer/sequence_text.h"
 #include "serve/job.h"
 #include "serve/request.h"
+#include "serve/score_text.h"
 #include "serve/token_text.h"
 
 namespace qdelta::serve {
+
+struct AnswerHead {
+  std::string id;
+  std::int64_t created = 0;
+  std::string model;
+};
 
 // One for each request: takes the updates of its sequences in turn and gives what a client should see of them.
 class Answer {
  public:
   Answer(const Tokenizer& tokenizer, const TokenText& token_text, const CompletionRequest& request,
-         std::span<const SequenceRequest> sequences, std::string id, std::int64_t created, std::string model);
+         std::span<const SequenceRequest> sequences, AnswerHead head);
 
-  // For an answer in one piece.
-  void add(Update update);
-  [[nodiscard]] std::string whole() const;
-
-  // For a stream: the events of an update, and those at the end.
-  [[nodiscard]] std::string events(Update update);
+  // For an answer in one piece. True where the sequence ends here because of a stop string, which nobody else knows.
+  bool add(Update update);
+  // For a stream: appends the events of an update. Likewise.
+  bool add_events(Update update, std::string& out);
   [[nodiscard]] std::string last_events() const;
 
+  // Whether all sequences have ended.
+  [[nodiscard]] bool complete() const { return ended_ == sequences_.size(); }
+  // Of a complete answer in one piece: the next part of its text, empty at the end.
+  [[nodiscard]] std::string next_part();
+  // All of it.
+  [[nodiscard]] std::string whole();
+
+  void set_cached_tokens(std::int64_t tokens) { cached_tokens_ = tokens; }
+  [[nodiscard]] std::int64_t prompt_tokens() const { return prompt_tokens_; }
+  [[nodiscard]] std::int64_t completion_tokens() const { return completion_tokens_; }
+
  private:
-  // The scores of tokens, as four lists of equal length.
-  struct Scores {
-    nlohmann::json tokens = nlohmann::json::array(), token_logprobs = nlohmann::json::array(),
-                   top_logprobs = nlohmann::json::array(), text_offset = nlohmann::json::array();
-  };
-  // A sequence so far.
+  // A sequence so far, or since the last event.
   struct Sequence {
-    TokenStream stream;  // of all tokens that are scored, for where each one's text begins
-    std::string text;    // at first the prompt's, where it is echoed
-    std::size_t offset = 0;
-    Scores scores;
+    SequenceText reader;
+    ScoreText score_text;
+    std::string text;  // at first the prompt's, where it is echoed
+    std::vector<ScoredToken> scored;
+    bool begun = false;  // an event has told the role
     EndReason end = EndReason::none;
   };
   // Takes an update in: its text and scores are appended to the sequence's.
-  Sequence& take(Update update);
-  void score(Sequence& sequence, const ScoredToken& token) const;
-  [[nodiscard]] nlohmann::json choice(std::size_t index, const Sequence& sequence) const;
-  [[nodiscard]] nlohmann::json object(nlohmann::json choices) const;
-  [[nodiscard]] nlohmann::json usage() const;
+  bool take(Update& update, Sequence& sequence);
+  void put_event(std::size_t index, Sequence& sequence, EndReason end, std::string& out);
+  void open_choice(std::size_t index, const Sequence& sequence, bool whole, std::string& out) const;
+  void close_choice(EndReason end, std::string& out) const;
+  [[nodiscard]] std::string opening(const char* object) const;
+  [[nodiscard]] std::string usage() const;
 
-  const TokenText& token_text_;
-  bool scored_, stream_usage_;
-  std::string id_, model_;
-  std::int64_t created_, prompt_tokens_ = 0, completion_tokens_ = 0;
+  const bool chat_, scored_, stream_usage_;
+  AnswerHead head_;
+  std::int64_t prompt_tokens_ = 0, completion_tokens_ = 0, cached_tokens_ = 0;
   std::vector<Sequence> sequences_;
+  std::size_t ended_ = 0;
+  // How far next_part has come: which sequence, and which of its scores.
+  std::size_t part_ = 0;
+  std::optional<ScoreText::Position> position_;
 };
 
 // One server-sent event.
-[[nodiscard]] std::string event(const nlohmann::json& data);
+[[nodiscard]] std::string event(std::string_view data);
 
 }  // namespace qdelta::serve

@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <cstring>
 #include <ctime>
+#include <map>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -14,41 +13,58 @@
 #include "core/error.h"
 #include "infer/prompt.h"
 #include "serve/api_error.h"
+#include "serve/completion.h"
 #include "serve/http.h"
+#include "serve/json_text.h"
+#include "serve/memory_budget.h"
 #include "serve/response.h"
 
 namespace qdelta::serve {
 namespace {
 
-using httplib::Request;
-using httplib::Response;
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kJson = "application/json";
-constexpr std::chrono::milliseconds kLook{50};  // how often to see whether a client that waits is still there
 constexpr std::chrono::milliseconds kPause{5};
 constexpr std::chrono::seconds kHear{1};  // for the last words of answers that are cut off
-constexpr int kClientGone = 499;
-// Threads beyond those that clients of the model can hold, so that somebody can still ask how it is going.
-constexpr size_t kSpareThreads = 8;
 
-void answer(Response& response, int status, const json& body) {
-  response.status = status;
-  response.set_content(body.dump(-1, ' ', false, json::error_handler_t::replace), kJson);
+HttpAnswer answer_of(int status, const json& body) { return {.status = status, .body = json_text(body)}; }
+HttpAnswer answer_of(const ApiError& error) {
+  HttpAnswer answer = answer_of(error.status(), error.body());
+  if (error.status() == 503) answer.headers.emplace_back("Retry-After", "1");
+  return answer;
 }
 
 // The same time whatever the key that was tried.
-bool same_key(const std::string& tried, const std::string& key) {
+bool same_key(std::string_view tried, const std::string& key) {
   unsigned difference = tried.size() == key.size() ? 0 : 1;
   for (std::size_t i = 0; i < tried.size(); ++i) {
-    difference |= static_cast<unsigned char>(tried[i]) ^ static_cast<unsigned char>(key[i % key.size()]);
+    difference |=
+        static_cast<unsigned>(static_cast<unsigned char>(tried[i]) ^ static_cast<unsigned char>(key[i % key.size()]));
   }
   return difference == 0;
 }
 
-std::size_t threads_for(const EngineOptions& engine) {
-  return static_cast<std::size_t>(engine.max_queue + engine.max_batch) + kSpareThreads;
+HttpOptions http_options(const ServerOptions& options) {
+  HttpOptions http = options.http;
+  http.host = options.host;
+  http.port = options.port;
+  http.max_body = options.max_body;
+  http.max_bodies = std::max(http.max_bodies, options.max_body);
+  return http;
+}
+
+// What a request may come to take on its way, until all of it has been sent.
+std::size_t bytes_of(const CompletionRequest& request, const std::vector<SequenceRequest>& sequences) {
+  const std::size_t scores = request.logprobs ? static_cast<std::size_t>(*request.logprobs) * sizeof(TokenChance) : 0;
+  const std::size_t token = sizeof(Update) + sizeof(ScoredToken) + scores;
+  std::size_t sum = 0;
+  for (const SequenceRequest& sequence : sequences) {
+    const std::size_t prompt = sequence.options.score_prompt ? sizeof(ScoredToken) + scores : 0;
+    sum += sizeof(Sequence) + sequence.prompt.size() * (2 * sizeof(std::int32_t) + prompt) +
+           static_cast<std::size_t>(sequence.options.max_tokens) * token;
+  }
+  return sum;
 }
 
 }  // namespace
@@ -61,27 +77,21 @@ class Server::Implementation {
         options_(options),
         token_text_(tokenizer),
         started_(std::time(nullptr)),
-        http_(threads_for(options.engine)),
-        engine_(model, tokenizer, device, options.engine, metrics_) {
+        budget_(options.max_memory),
+        engine_(model, tokenizer, device, options.engine, metrics_),
+        http_(http_options(options), routes()) {
     options_.limits.vocab_size = model.config().vocab_size;
     add_routes();
-    errno = 0;
-    port_ = options.port == 0 ? http_.bind_to_any_port(options.host)
-                              : (http_.bind_to_port(options.host, options.port) ? options.port : -1);
-    if (port_ <= 0) {
-      fail(Status::io, "cannot listen on {} port {}: {}", options.host, options.port,
-           errno != 0 ? std::strerror(errno) : "there is no such address here");
-    }
   }
   ~Implementation() {
-    gone_ = true;
+    http_.stop();
     join_stopper();
   }
 
-  [[nodiscard]] int port() const { return port_; }
+  [[nodiscard]] int port() const { return http_.port(); }
 
   bool serve() {
-    http_.listen_after_bind();
+    http_.run();
     join_stopper();
     return drained_;
   }
@@ -94,134 +104,98 @@ class Server::Implementation {
     stopper_ = std::thread([this, grace] {
       const auto end = Clock::now() + grace;
       drained_ = engine_.drained(grace);
-      cut_off_ = !drained_;
+      if (!drained_) engine_.abort();
       // The engine has said all; the clients have yet to hear it.
       const auto hear = std::max(end, Clock::now() + kHear);
       while (http_.busy() > 0 && Clock::now() < hear) std::this_thread::sleep_for(kPause);
-      while (!http_.is_running() && !gone_) std::this_thread::sleep_for(kPause);  // asked to stop before it had begun
       http_.stop();
-      http_.cut_off();
     });
   }
 
  private:
+  using Handler = std::function<void(const HttpRequest&, const std::shared_ptr<Exchange>&)>;
+
   void join_stopper() {
     const std::lock_guard lock(stopper_mutex_);
     if (stopper_.joinable()) stopper_.join();
   }
 
-  // Answers errors of all kinds in the same form.
-  template <class Action>
-  static void guarded(Response& response, const Action& action) {
-    try {
-      action();
-    } catch (const ApiError& error) {
-      answer(response, error.status(), error.body());
-    } catch (const std::bad_alloc&) {
-      answer(response, 503, ApiError(503, "out of memory").body());
-    } catch (const std::exception& error) {
-      answer(response, 500, ApiError(500, error.what()).body());
-    }
+  [[nodiscard]] Routes routes() {
+    return {.early = [this](const HttpRequest& head) { return early(head); },
+            .handle = [this](const HttpRequest& request,
+                             const std::shared_ptr<Exchange>& exchange) { handle(request, exchange); },
+            .error = [](int status, const std::string& why) { return json_text(ApiError(status, why).body()); },
+            .ended = [this](const HttpRecord& record) { metrics_.answered(record.status); }};
   }
 
   void add_routes() {
-    http_.set_pre_routing_handler([this](const Request& request, Response& response) {
-      const std::optional<ApiError> refusal = refuse_early(request);
-      if (!refusal) return httplib::Server::HandlerResponse::Unhandled;
-      Http::hang_up();
-      answer(response, refusal->status(), refusal->body());
-      return httplib::Server::HandlerResponse::Handled;
-    });
-    // What the library itself refuses: no such path, no HTTP, a header that is too long.
-    http_.set_error_handler([](const Request& request, Response& response) {
-      if (!response.body.empty()) return;
-      Http::hang_up();
-      const std::string why = response.status == 404
-                                  ? fmt::format("there is no {} {}", request.method, request.path)
-                                  : fmt::format("the request cannot be read (HTTP status {})", response.status);
-      response.set_content(ApiError(response.status, why).body().dump(-1, ' ', false, json::error_handler_t::replace),
-                           kJson);
-    });
-    http_.set_logger([this](const Request&, const Response& response) { metrics_.answered(response.status); });
-    get("/health", [this] {
-      if (stopping_) throw ApiError(503, "the server is stopping");
-      return json{{"status", "ok"}};
-    });
-    get("/v1/models", [this] {
-      const json model = {
-          {"id", options_.model_name}, {"object", "model"}, {"created", started_}, {"owned_by", "qdelta"}};
-      return json{{"object", "list"}, {"data", json::array({model})}};
-    });
-    get("/tokenizer_info", [this] { return tokenizer_info(); });
-    http_.Get("/metrics", [this](const Request&, Response& response) {
-      response.set_content(metrics_.text(), "text/plain; version=0.0.4");
-    });
-    post("/tokenize", [this](const std::string& body) {
-      const std::vector<std::int32_t> ids = tokenize(parse_tokenize(body));
-      return json{{"count", ids.size()}, {"max_model_len", options_.limits.max_prompt}, {"tokens", ids}};
-    });
-    post("/detokenize", [this](const std::string& body) {
-      const std::vector<std::int32_t> ids = parse_detokenize(body, options_.limits);
-      return json{{"prompt", tokenizer_.decode(ids, Tokenizer::Special::keep)}};
-    });
-    http_.Post(kCompletions, [this](const Request& request, Response& response, const httplib::ContentReader& reader) {
-      const auto begin = Clock::now();
-      guarded(response, [&] { complete(read_body(request, reader), response, begin); });
-    });
-  }
-  template <class Make>
-  void get(const char* path, Make make) {
-    http_.Get(path, [make](const Request&, Response& response) {
-      guarded(response, [&] { answer(response, 200, make()); });
-    });
-  }
-  template <class Make>
-  void post(const char* path, Make make) {
-    http_.Post(path, [this, make](const Request& request, Response& response, const httplib::ContentReader& reader) {
-      guarded(response, [&] { answer(response, 200, make(read_body(request, reader))); });
-    });
-  }
-  void completed(Clock::time_point begin) {
-    metrics_.completed(std::chrono::duration<double>(Clock::now() - begin).count());
-  }
-
-  // Before the library reads the body: of what is not for us it would read any amount.
-  [[nodiscard]] std::optional<ApiError> refuse_early(const Request& request) const {
-    constexpr std::string_view kBearer = "Bearer ";
-    const std::string given = request.get_header_value("Authorization");
-    const bool may_pass = options_.api_key.empty() || request.path == "/health" ||
-                          (given.starts_with(kBearer) && same_key(given.substr(kBearer.size()), options_.api_key));
-    if (!may_pass) return ApiError(401, "a key is needed: Authorization: Bearer KEY");
-    if (request.method == "GET" || request.method == "HEAD") return std::nullopt;
-    if (request.method != "POST") return ApiError(405, fmt::format("{} is not for this server", request.method));
-    for (const char* path : {kCompletions, "/tokenize", "/detokenize"}) {
-      if (request.path == path) return std::nullopt;
-    }
-    return ApiError(404, fmt::format("there is no POST {}", request.path));
-  }
-
-  // However it was sent: in one piece, in chunks, or compressed, it has to fit.
-  std::string read_body(const Request& request, const httplib::ContentReader& reader) const {
-    const auto refuse = [](int status, const std::string& why) {
-      Http::hang_up();
-      throw ApiError(status, why);
+    gets_["/v1/models"] = [this] { return json{{"object", "list"}, {"data", json::array({model_info()})}}; };
+    gets_["/tokenizer_info"] = [this] { return tokenizer_info(); };
+    posts_["/tokenize"] = [this](const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+      const std::vector<std::int32_t> ids = tokenize(parse_tokenize(request.body));
+      exchange->answer(
+          answer_of(200, {{"count", ids.size()}, {"max_model_len", options_.limits.max_prompt}, {"tokens", ids}}));
     };
-    const std::string too_large = fmt::format("the body is larger than {} bytes", options_.max_body);
-    if (request.is_multipart_form_data()) refuse(415, "the body must be JSON, not a form");
-    if (!request.has_header("Content-Length") && !request.has_header("Transfer-Encoding")) {
-      refuse(411, "the body's length is missing");
+    posts_["/detokenize"] = [this](const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+      const std::vector<std::int32_t> ids = parse_detokenize(request.body, options_.limits);
+      exchange->answer(answer_of(200, {{"prompt", tokenizer_.decode(ids, Tokenizer::Special::keep)}}));
+    };
+    posts_["/v1/completions"] = [this](const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+      complete(parse_completion(request.body, options_.limits), exchange);
+    };
+  }
+
+  // With the head alone: what is quick, and what is refused without reading its body. Everybody may ask how it is
+  // going, however many there are.
+  [[nodiscard]] std::optional<Routes::Early> early(const HttpRequest& head) {
+    try {
+      check_key(head);
+      if (head.method == "GET") return get(head);
+      if (head.method != "POST") throw ApiError(405, fmt::format("{} is not for this server", head.method));
+      if (!posts_.contains(head.path)) throw ApiError(404, fmt::format("there is no POST {}", head.path));
+      if (!head.has_body) throw ApiError(411, "the body's length is missing");
+      if (head.header("content-type").starts_with("multipart/")) {
+        throw ApiError(415, "the body must be JSON, not a form");
+      }
+      return std::nullopt;
+    } catch (const ApiError& error) {
+      return Routes::Early{answer_of(error), false};
     }
-    if (request.get_header_value<std::uint64_t>("Content-Length") > options_.max_body) refuse(413, too_large);
-    std::string body;
-    bool fits = true;
-    const bool whole = reader([&](const char* data, size_t size) {
-      fits = body.size() + size <= options_.max_body;
-      if (fits) body.append(data, size);
-      return fits;
-    });
-    if (!fits) refuse(413, too_large);
-    if (!whole) refuse(400, "the body ends too early, or cannot be decoded");
-    return body;
+  }
+
+  void check_key(const HttpRequest& head) const {
+    constexpr std::string_view kBearer = "Bearer ";
+    if (options_.api_key.empty() || head.path == "/health") return;
+    const std::string_view given = head.header("authorization");
+    if (given.starts_with(kBearer) && same_key(given.substr(kBearer.size()), options_.api_key)) return;
+    throw ApiError(401, "a key is needed: Authorization: Bearer KEY");
+  }
+
+  [[nodiscard]] Routes::Early get(const HttpRequest& head) {
+    if (head.path == "/health") {
+      const ApiError stopping(503, "the server is stopping");
+      return {stopping_ ? answer_of(stopping) : answer_of(200, {{"status", "ok"}}), true};
+    }
+    if (head.path == "/metrics") {
+      return {{.status = 200, .type = "text/plain; version=0.0.4", .body = metrics_.text()}, true};
+    }
+    const auto found = gets_.find(head.path);
+    if (found == gets_.end()) throw ApiError(404, fmt::format("there is no GET {}", head.path));
+    return {answer_of(200, found->second()), false};
+  }
+
+  void handle(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+    try {
+      posts_.at(request.path)(request, exchange);
+    } catch (const ApiError& error) {
+      exchange->answer(answer_of(error));
+    } catch (const std::bad_alloc&) {
+      exchange->answer(answer_of(ApiError(503, "out of memory")));
+    }
+  }
+
+  [[nodiscard]] json model_info() const {
+    return {{"id", options_.model_name}, {"object", "model"}, {"created", started_}, {"owned_by", "qdelta"}};
   }
 
   [[nodiscard]] json tokenizer_info() const {
@@ -289,88 +263,46 @@ class Server::Implementation {
     return sequences;
   }
 
-  void complete(const std::string& body, Response& response, Clock::time_point begin) {
-    const CompletionRequest request = parse_completion(body, options_.limits);
-    const auto job = std::make_shared<Job>(sequences_of(request));
-    const std::string id = fmt::format("cmpl-{}-{}", started_, ++requests_);
-    const auto reply = std::make_shared<Answer>(tokenizer_, token_text_, request, job->sequences(), id,
-                                                std::time(nullptr), options_.model_name);
+  void complete(const CompletionRequest& request, const std::shared_ptr<Exchange>& exchange) {
+    std::vector<SequenceRequest> sequences = sequences_of(request);
+    const std::size_t bytes = bytes_of(request, sequences);
+    if (bytes > budget_.most()) {
+      throw ApiError(400, fmt::format("the request could need {} MiB of memory, and this server has {}: ask for less",
+                                      bytes >> 20U, budget_.most() >> 20U));
+    }
+    std::unique_ptr<MemoryBudget::Share> memory = budget_.take(bytes);
+    if (!memory) throw ApiError(503, "the requests that are being answered need all memory: try again later");
+    const auto job = std::make_shared<Job>(std::move(sequences));
+    AnswerHead head{.id = fmt::format("cmpl-{}-{}", started_, ++requests_),
+                    .created = std::time(nullptr),
+                    .model = options_.model_name};
+    const auto completion = std::make_shared<Completion>(
+        exchange, job, Answer(tokenizer_, token_text_, request, job->sequences(), std::move(head)), std::move(memory),
+        metrics_, request.stream);
+    completion->follow();
     switch (engine_.submit(job)) {
       case Engine::Admission::full:
-        response.set_header("Retry-After", "1");
         throw ApiError(503, fmt::format("{} requests are waiting already: try again later", options_.engine.max_queue));
       case Engine::Admission::stopping:
         throw ApiError(503, "the server is stopping");
       case Engine::Admission::accepted:
         break;
     }
-    response.status = 200;
-    if (request.stream) {
-      response.set_header("Cache-Control", "no-cache");
-      response.set_chunked_content_provider("text/event-stream",
-                                            [this, job, reply, begin](size_t, httplib::DataSink& sink) {
-                                              const bool sent = stream(*job, *reply, sink);
-                                              if (sent) completed(begin);
-                                              return sent;
-                                            });
-      return;
-    }
-    const bool there = follow(*job, [&](Update update) {
-      reply->add(std::move(update));
-      return true;
-    });
-    if (!there) {
-      Http::hang_up();
-      response.status = kClientGone;
-      response.set_content("{}", kJson);
-      return;
-    }
-    if (const std::string why = job->failure(); !why.empty()) throw ApiError(500, why);
-    response.set_content(reply->whole(), kJson);
-    completed(begin);
+    completion->begin();
   }
-
-  // Passes on the updates of a request until its end. False where the client has gone, or `take` says so.
-  template <class Take>
-  bool follow(Job& job, const Take& take) {
-    bool there = true;
-    auto look = Clock::now() + kLook;
-    while (there && !job.ended()) {
-      if (cut_off_) {
-        job.fail("the server is stopping");
-        break;
-      }
-      if (std::optional<Update> update = job.next(kLook)) there = take(*std::move(update));
-      if (there && Clock::now() >= look) {
-        there = Http::connection().alive();
-        look = Clock::now() + kLook;
-      }
-    }
-    if (!there) job.cancel();
-    return there;
-  }
-
-  bool stream(Job& job, Answer& reply, httplib::DataSink& sink) {
-    const auto send = [&sink](const std::string& text) { return text.empty() || sink.write(text.data(), text.size()); };
-    if (!follow(job, [&](Update update) { return send(reply.events(std::move(update))); })) return false;
-    const std::string why = job.failure();
-    const bool sent = send(why.empty() ? reply.last_events() : event(ApiError(500, why).body()));
-    sink.done();
-    return sent;
-  }
-
-  static constexpr const char* kCompletions = "/v1/completions";
 
   const Tokenizer& tokenizer_;
   ServerOptions options_;
   TokenText token_text_;
   std::int64_t started_;
   Metrics metrics_;
+  std::map<std::string, std::function<json()>, std::less<>> gets_;
+  std::map<std::string, Handler, std::less<>> posts_;
   std::atomic<std::uint64_t> requests_{0};
-  std::atomic<bool> stopping_{false}, cut_off_{false}, drained_{true}, gone_{false};
-  int port_ = -1;
-  Http http_;
+  std::atomic<bool> stopping_{false}, drained_{true};
+  MemoryBudget budget_;
   Engine engine_;
+  HttpServer http_;
   std::mutex stopper_mutex_;
   std::thread stopper_;
 };

@@ -9,6 +9,7 @@
 #include "data/tokenizer.h"
 #include "model/language_model.h"
 #include "serve/engine.h"
+#include "serve/http.h"
 #include "serve/request.h"
 
 namespace qdelta::serve {
@@ -19,7 +20,9 @@ struct ServerOptions {
   std::string model_name = "qdelta";
   std::string api_key;  // empty: none is asked for
   std::size_t max_body = std::size_t{8} << 20U;
-  Limits limits;  // the vocabulary is the model's
+  std::size_t max_memory = std::size_t{1} << 30U;  // bytes that requests and their answers may take, all together
+  HttpOptions http;                                // its limits; address and max_body are those above
+  Limits limits;                                   // the vocabulary is the model's
   EngineOptions engine;
 };
 

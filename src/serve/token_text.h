@@ -18,6 +18,8 @@ class TokenText {
   [[nodiscard]] std::string operator()(std::int32_t id) const;
   // The same, told apart from others that read alike: with the id behind it.
   [[nodiscard]] std::string distinct(std::int32_t id) const;
+  // The bytes that it adds to a text; those of its spelling where it has none.
+  [[nodiscard]] std::string bytes(std::int32_t id) const;
 
  private:
   const Tokenizer& tokenizer_;

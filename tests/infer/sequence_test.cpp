@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "data/byte_tokenizer.h"
+#include "infer/sequence_text.h"
 #include "testing.h"
 
 namespace qdelta::testing {
@@ -32,11 +33,25 @@ void read_prompt(Sequence& sequence, std::vector<PromptPiece>* pieces = nullptr)
   }
 }
 
-std::string text_of(const std::vector<SequenceUpdate>& updates) {
-  std::string text;
-  for (const SequenceUpdate& update : updates) text += update.text;
-  return text;
-}
+// A sequence with its text, as whoever owns both keeps them.
+struct Told {
+  Sequence sequence;
+  SequenceText text;
+
+  explicit Told(const GenerationOptions& options)
+      : sequence(kTokenizer, {'a'}, options),
+        text(kTokenizer, sequence.prompt(), std::make_shared<StopStrings>(options.stop)) {
+    read_prompt(sequence);
+  }
+  std::string take() {
+    std::string out;
+    for (SequenceUpdate& update : sequence.take_updates()) {
+      out += text.take(update);
+      if (text.stopped()) sequence.stop();
+    }
+    return out;
+  }
+};
 
 TEST(Sequence, APromptIsReadInPiecesOfItsOwn) {
   for (const std::size_t size : {std::size_t{1}, kPromptPiece, kPromptPiece + 1, 2 * kPromptPiece + 7}) {
@@ -77,14 +92,14 @@ TEST(Sequence, APromptIsReadInPiecesOfItsOwn) {
 }
 
 TEST(Sequence, TokensBecomeTextUntilTheLength) {
-  Sequence sequence(kTokenizer, {'a'}, {.max_tokens = 4});
-  read_prompt(sequence);
+  Told told({.max_tokens = 4});
+  Sequence& sequence = told.sequence;
   // A character of three bytes is shown when it is whole.
   std::vector<std::string> texts;
   for (const std::int32_t token : {0xe2, 0x82, 0xac, static_cast<int>('!')}) {
     EXPECT_TRUE(sequence.generating());
     sequence.append(token);
-    texts.push_back(text_of(sequence.take_updates()));
+    texts.push_back(told.take());
   }
   EXPECT_EQ(texts, (std::vector<std::string>{"", "", "\u20ac", "!"}));
   EXPECT_EQ(sequence.end(), EndReason::length);
@@ -96,26 +111,29 @@ TEST(Sequence, TokensBecomeTextUntilTheLength) {
 TEST(Sequence, EndsAtTheEndOfTextWithWhatWasHeldBack) {
   const std::int32_t eos = kTokenizer.eos().value();
   for (const bool stops : {true, false}) {
-    Sequence sequence(kTokenizer, {'a'}, {.max_tokens = 9, .stop = {"xyz"}, .stop_at_eos = stops});
-    read_prompt(sequence);
-    for (const std::int32_t token : {static_cast<std::int32_t>('x'), static_cast<std::int32_t>('y')}) {
-      sequence.append(token);
-    }
-    EXPECT_EQ(text_of(sequence.take_updates()), "");
-    sequence.append(eos);
-    EXPECT_EQ(sequence.done(), stops);
-    EXPECT_EQ(sequence.end(), stops ? EndReason::eos : EndReason::none);
-    EXPECT_EQ(text_of(sequence.take_updates()), stops ? "xy" : "");
+    Told told({.max_tokens = 9, .stop = {"xyz"}, .stop_at_eos = stops});
+    for (const char c : std::string("xy")) told.sequence.append(c);
+    EXPECT_EQ(told.take(), "");
+    told.sequence.append(eos);
+    EXPECT_EQ(told.sequence.done(), stops);
+    EXPECT_EQ(told.sequence.end(), stops ? EndReason::eos : EndReason::none);
+    EXPECT_EQ(told.take(), stops ? "xy" : "");
   }
 }
 
+TEST(Sequence, EndsAtAStopToken) {
+  Told told({.max_tokens = 9, .stop_tokens = {'q', 'z'}});
+  for (const char c : std::string("xyz")) told.sequence.append(c);
+  EXPECT_EQ(told.sequence.end(), EndReason::stop_token);
+  EXPECT_EQ(told.take(), "xy");
+}
+
 TEST(Sequence, EndsAtAStopString) {
-  Sequence sequence(kTokenizer, {'a'}, {.max_tokens = 9, .stop = {"yz"}});
-  read_prompt(sequence);
-  for (const char c : std::string("xyz")) sequence.append(c);
-  EXPECT_EQ(sequence.end(), EndReason::stop_string);
-  EXPECT_EQ(text_of(sequence.take_updates()), "x");
-  EXPECT_EQ(sequence.generated().size(), 3U);
+  Told told({.max_tokens = 9, .stop = {"yz"}});
+  for (const char c : std::string("xyz")) told.sequence.append(c);
+  EXPECT_EQ(told.take(), "x");
+  EXPECT_EQ(told.sequence.end(), EndReason::stop_string);
+  EXPECT_EQ(told.sequence.generated().size(), 3U);
 }
 
 TEST(Sequence, ScoresAreGivenAsFarAsAskedFor) {

@@ -57,5 +57,38 @@ TEST(StopMatcher, WithoutStopStringsEverythingIsShownAtOnce) {
   }
 }
 
+// Strings that share beginnings and ends; which one ends first does not depend on how the text is cut.
+TEST(StopMatcher, OfSeveralTheOneThatEndsFirst) {
+  for (std::size_t piece = 1; piece <= 8; ++piece) {
+    EXPECT_EQ(shown("xxabcdyy", {"abcd", "bc"}, piece).text, "xxa") << piece;
+    EXPECT_EQ(shown("xxabcdyy", {"abc", "bc"}, piece).text, "xx") << piece;
+    EXPECT_EQ(shown("ushers!!", {"he", "she", "hers"}, piece).text, "u") << piece;
+  }
+}
+
+// Against a search for every string at every place.
+TEST(StopMatcher, AgreesWithAPlainSearch) {
+  std::uint64_t random = 1;
+  const auto letters = [&](std::size_t count) {
+    std::string text;
+    for (std::size_t i = 0; i < count; ++i) {
+      random = random * 6364136223846793005U + 1442695040888963407U;
+      text += static_cast<char>('a' + (random >> 60U) % 2);
+    }
+    return text;
+  };
+  for (int round = 0; round < 300; ++round) {
+    const std::vector<std::string> stops{letters(5), letters(7), letters(9)};
+    const std::string text = letters(60);
+    std::string expected = text;
+    for (std::size_t end = 1; end <= text.size() && expected == text; ++end) {
+      for (const std::string& stop : {stops[2], stops[1], stops[0]}) {
+        if (expected == text && text.substr(0, end).ends_with(stop)) expected = text.substr(0, end - stop.size());
+      }
+    }
+    EXPECT_EQ(shown(text, stops, 1 + static_cast<std::size_t>(round) % 11).text, expected);
+  }
+}
+
 }  // namespace
 }  // namespace qdelta

@@ -40,9 +40,9 @@ TEST_F(Command, StartsAnswersAndStops) {
     if (text.ends_with("\n")) at = text.find(mark);
   }
   ASSERT_NE(at, std::string::npos) << read_file(said);
-  httplib::Client client("127.0.0.1", std::stoi(read_file(said).substr(at + mark.size())));
-  const httplib::Result result =
-      client.Post("/v1/completions", R"({"prompt": "a", "temperature": 0, "max_tokens": 4})", "application/json");
+  const HttpClient client(std::stoi(read_file(said).substr(at + mark.size())));
+  const HttpClient::Result result =
+      client.post("/v1/completions", R"({"prompt": "a", "temperature": 0, "max_tokens": 4})");
   ASSERT_TRUE(result);
   const nlohmann::json answer = nlohmann::json::parse(result->body);
   EXPECT_EQ(answer["model"], "model");

@@ -193,7 +193,7 @@ TEST_F(Completions, AStreamIsTheSameText) {
     const json whole = serving_.complete(body);
     body["stream"] = true;
     body["stream_options"] = {{"include_usage", true}};
-    const httplib::Result result = serving_.post("/v1/completions", body);
+    const HttpClient::Result result = serving_.post("/v1/completions", body);
     ASSERT_TRUE(result);
     EXPECT_EQ(result->get_header_value("Content-Type"), "text/event-stream");
     const Events events(result->body);
@@ -224,7 +224,7 @@ TEST_F(Completions, TextsAndTheirTokens) {
   const auto tokenize = [&](const json& body) { return json::parse(serving_.post("/tokenize", body)->body)["tokens"]; };
   EXPECT_EQ(tokenize({{"prompt", "The"}}), ids);
   EXPECT_EQ(tokenize({{"prompt", "The"}, {"add_special_tokens", false}}), (json{'T', 'h', 'e'}));
-  const json info = json::parse(serving_.client().Get("/tokenizer_info")->body);
+  const json info = json::parse(serving_.client().get("/tokenizer_info")->body);
   EXPECT_EQ(info["bos_token_id"], 256);
   // How the harness finds their ids.
   EXPECT_EQ(tokenize({{"prompt", info["bos_token"]}, {"add_special_tokens", false}}), json{256});
@@ -236,7 +236,7 @@ TEST_F(Completions, TextsAndTheirTokens) {
   body["prompt"] = "The";
   EXPECT_EQ(serving_.text(body), text);
   EXPECT_TRUE(text.starts_with("The"));
-  const json models = json::parse(serving_.client().Get("/v1/models")->body);
+  const json models = json::parse(serving_.client().get("/v1/models")->body);
   EXPECT_EQ(models["data"][0]["id"], "qdelta");
 }
 

@@ -18,7 +18,7 @@ class Answers : public ::testing::Test {
   }
   [[nodiscard]] Answer answer() const {
     const std::vector<SequenceRequest> sequences(static_cast<std::size_t>(request_.sequences()), sequence_);
-    return {tokenizer_, token_text_, request_, sequences, "cmpl-1", 17, "m"};
+    return {tokenizer_, token_text_, request_, sequences, {"cmpl-1", 17, "m"}};
   }
   static std::vector<json> data_of(const std::string& events) {
     std::vector<json> all;
@@ -39,12 +39,13 @@ class Answers : public ::testing::Test {
 
 TEST_F(Answers, InOnePiece) {
   Answer some = answer();
-  some.add({{{}, {{'c', {}, {}}}, "c", EndReason::none}, 0});
-  some.add({{{}, {{'d', {}, {}}}, "d", EndReason::length}, 0});
+  some.add({{{}, {{'c', {}, {}}}, EndReason::none}, 0});
+  some.add({{{}, {{'d', {}, {}}}, EndReason::length}, 0});
   const json whole = json::parse(some.whole());
   EXPECT_EQ(whole, json::parse(R"({"id": "cmpl-1", "object": "text_completion", "created": 17, "model": "m",
       "choices": [{"index": 0, "text": "cd", "logprobs": null, "finish_reason": "length"}],
-      "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}})"));
+      "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5,
+                "prompt_tokens_details": {"cached_tokens": 0}}})"));
 }
 
 TEST_F(Answers, TheScoresOfAPromptAndOfWhatFollows) {
@@ -55,10 +56,9 @@ TEST_F(Answers, TheScoresOfAPromptAndOfWhatFollows) {
               {'a', -0.1F, {{'a', -0.1F}, {'z', -3.5F}}},
               {'b', -7.0F, {{'a', -0.2F}, {'z', -3.0F}}}},
              {},
-             "",
              EndReason::none},
             0});
-  some.add({{{}, {{257, -0.3F, {{257, -0.3F}, {0xe2, -2.0F}}}}, "", EndReason::stop_string}, 0});
+  some.add({{{}, {{257, -0.3F, {{257, -0.3F}, {0xe2, -2.0F}}, true}}, EndReason::eos}, 0});
   const json choice = json::parse(some.whole())["choices"][0];
   EXPECT_EQ(choice["text"], "ab");
   EXPECT_EQ(choice["finish_reason"], "stop");
@@ -78,7 +78,7 @@ TEST_F(Answers, TheMostLikelyTokenHasTheSameNumberInBothPlacesAsText) {
   request_.logprobs = 1;
   Answer some = answer();
   const float value = -0.123456789F;
-  some.add({{{}, {{'c', value, {{'c', value}}}}, "c", EndReason::length}, 0});
+  some.add({{{}, {{'c', value, {{'c', value}}}}, EndReason::length}, 0});
   const std::string whole = some.whole();
   const std::string number = json(value).dump();
   EXPECT_NE(whole.find("\"token_logprobs\":[" + number + "]"), std::string::npos) << whole;
@@ -92,18 +92,18 @@ TEST_F(Answers, AStreamSaysTheSame) {
   request_.logprobs = 0;
   request_.stream_usage = true;
   const std::vector<Update> updates = {
-      {{{{256, {}, {}}, {'a', -1.0F, {}}, {'b', -2.0F, {}}}, {}, "", EndReason::none}, 1},
-      {{{{256, {}, {}}, {'a', -1.0F, {}}, {'b', -2.0F, {}}}, {}, "", EndReason::none}, 0},
-      {{{}, {{'c', -3.0F, {}}}, "", EndReason::none}, 0},
-      {{{}, {{'x', -3.0F, {}}}, "x", EndReason::length}, 1},
-      {{{}, {{'d', -4.0F, {}}}, "cd", EndReason::stop_string}, 0},
+      {{{{256, {}, {}}, {'a', -1.0F, {}}, {'b', -2.0F, {}}}, {}, EndReason::none}, 1},
+      {{{{256, {}, {}}, {'a', -1.0F, {}}, {'b', -2.0F, {}}}, {}, EndReason::none}, 0},
+      {{{}, {{'c', -3.0F, {}}}, EndReason::none}, 0},
+      {{{}, {{'x', -3.0F, {}}}, EndReason::length}, 1},
+      {{{}, {{'d', -4.0F, {}}}, EndReason::none}, 0},
   };
   Answer one = answer();
   Answer many = answer();
   std::string events;
   for (const Update& update : updates) {
     one.add(update);
-    events += many.events(update);
+    many.add_events(update, events);
   }
   const std::string last = many.last_events();
   ASSERT_TRUE(last.ends_with("data: [DONE]\n\n")) << last;
@@ -132,9 +132,72 @@ TEST_F(Answers, AStreamSaysTheSame) {
 }
 
 TEST_F(Answers, TextThatIsHeldBackIsNoEvent) {
+  request_.stop = {"cx"};
   Answer some = answer();
-  EXPECT_EQ(some.events({{{}, {{'c', {}, {}}}, "", EndReason::none}, 0}), "");
-  EXPECT_NE(some.events({{{}, {{'d', {}, {}}}, "cd", EndReason::none}, 0}), "");
+  std::string events;
+  EXPECT_FALSE(some.add_events({{{}, {{'c', {}, {}}}, EndReason::none}, 0}, events));
+  EXPECT_EQ(events, "");
+  EXPECT_FALSE(some.add_events({{{}, {{'d', {}, {}}}, EndReason::none}, 0}, events));
+  EXPECT_EQ(data_of(events).at(0)["choices"][0]["text"], "cd");
+  EXPECT_FALSE(some.complete());
+  // Where it is one after all, the answer ends before it, and what was generated meanwhile is nobody's.
+  events.clear();
+  EXPECT_FALSE(some.add_events({{{}, {{'c', {}, {}}}, EndReason::none}, 0}, events));
+  EXPECT_TRUE(some.add_events({{{}, {{'x', {}, {}}}, EndReason::none}, 0}, events));
+  EXPECT_TRUE(some.complete());
+  EXPECT_EQ(data_of(events).at(0)["choices"][0]["finish_reason"], "stop");
+  events.clear();
+  EXPECT_FALSE(some.add_events({{{}, {{'y', {}, {}}}, EndReason::none}, 0}, events));
+  EXPECT_EQ(events, "");
+  EXPECT_EQ(some.completion_tokens(), 4);
+}
+
+// As chats have it.
+TEST_F(Answers, AMessage) {
+  request_.chat = true;
+  request_.logprobs = 1;
+  const Update update{{{}, {{'c', -0.5F, {{'c', -0.5F}}}}, EndReason::length}, 0};
+  Answer one = answer();
+  one.add(update);
+  const json scores = json::parse(R"({"content": [{"token": "c", "logprob": -0.5, "bytes": [99],
+      "top_logprobs": [{"token": "c", "logprob": -0.5, "bytes": [99]}]}]})");
+  const json whole = json::parse(one.whole());
+  EXPECT_EQ(whole["object"], "chat.completion");
+  EXPECT_EQ(whole["choices"][0], (json{{"index", 0},
+                                       {"message", {{"role", "assistant"}, {"content", "c"}}},
+                                       {"logprobs", scores},
+                                       {"finish_reason", "length"}}));
+  Answer many = answer();
+  std::string events;
+  many.add_events(update, events);
+  const json piece = data_of(events).at(0);
+  EXPECT_EQ(piece["object"], "chat.completion.chunk");
+  EXPECT_EQ(piece["choices"][0]["delta"], (json{{"role", "assistant"}, {"content", "c"}}));
+}
+
+// A long answer comes in parts, an event has few scores, and together they are what one object would be.
+TEST_F(Answers, ManyScores) {
+  request_.logprobs = 1;
+  request_.echo = true;
+  std::vector<ScoredToken> prompt(5000, {'a', -0.25F, {{'a', -0.25F}}});
+  Answer one = answer();
+  one.add({{prompt, {}, EndReason::length}, 0});
+  std::string text;
+  int parts = 0;
+  for (std::string part = one.next_part(); !part.empty(); part = one.next_part(), ++parts) {
+    EXPECT_LT(part.size(), 70'000U);
+    text += part;
+  }
+  EXPECT_GT(parts, 3);
+  const json whole = json::parse(text);
+  for (const char* list : {"tokens", "token_logprobs", "top_logprobs", "text_offset"}) {
+    EXPECT_EQ(whole["choices"][0]["logprobs"][list].size(), 5000U);
+  }
+  Answer many = answer();
+  std::string events;
+  many.add_events({{prompt, {}, EndReason::length}, 0}, events);
+  EXPECT_GT(data_of(events).size(), 10U);
+  EXPECT_EQ(data_of(events).back()["choices"][0]["finish_reason"], "length");
 }
 
 }  // namespace

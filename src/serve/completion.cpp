@@ -1,0 +1,95 @@
+#include "serve/completion.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "serve/api_error.h"
+#include "serve/json_text.h"
+
+namespace qdelta::serve {
+Completion::Completion(std::shared_ptr<Exchange> exchange, std::shared_ptr<Job> job, Answer answer,
+                       std::unique_ptr<MemoryBudget::Share> memory, Metrics& metrics, bool streamed)
+    : exchange_(std::move(exchange)),
+      job_(std::move(job)),
+      answer_(std::move(answer)),
+      memory_(std::move(memory)),
+      metrics_(metrics),
+      streamed_(streamed) {}
+
+// The job knows the completion only weakly: whoever answers keeps it, and a client that has gone lets it go.
+void Completion::follow() {
+  job_->on_news([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    if (self->streamed_) return self->exchange_->more();
+    self->exchange_->post([self] { self->collect(); });
+  });
+}
+
+void Completion::begin() {
+  const auto self = shared_from_this();
+  exchange_->on_gone([self] { self->job_->cancel(); });
+  if (!streamed_) return;
+  HttpAnswer head{.status = 200, .type = "text/event-stream", .body = {}, .headers = {{"Cache-Control", "no-cache"}}};
+  exchange_->stream(std::move(head), [self] { return self->next_events(); });
+}
+
+Exchange::Piece Completion::next_events() {
+  Exchange::Piece piece;
+  for (Update& update : job_->take()) {
+    note_first_token();
+    const std::size_t sequence = update.sequence;
+    if (answer_.add_events(std::move(update), piece.data)) job_->stop(sequence);
+  }
+  if (const std::string why = job_->failure(); !why.empty() && !answer_.complete()) {
+    piece.data += event(json_text(ApiError(500, why).body()));
+    piece.end = true;
+  } else if (answer_.complete()) {
+    piece.data += answer_.last_events();
+    piece.end = true;
+    finished();
+  }
+  return piece;
+}
+
+void Completion::collect() {
+  if (answered_) return;
+  for (Update& update : job_->take()) {
+    note_first_token();
+    const std::size_t sequence = update.sequence;
+    if (answer_.add(std::move(update))) job_->stop(sequence);
+  }
+  if (answer_.complete()) return answer_whole();
+  const std::string why = job_->failure();
+  if (why.empty()) return;
+  answered_ = true;
+  exchange_->answer({500, "application/json", json_text(ApiError(500, why).body()), {}});
+}
+
+void Completion::answer_whole() {
+  answered_ = true;
+  finished();
+  std::string begin = answer_.next_part();
+  std::string next = answer_.next_part();
+  if (next.empty()) return exchange_->answer({200, "application/json", std::move(begin), {}});
+  begin += next;
+  exchange_->stream({}, [self = shared_from_this(), begin = std::move(begin)]() mutable {
+    Exchange::Piece piece;
+    piece.data = begin.empty() ? self->answer_.next_part() : std::exchange(begin, {});
+    piece.end = piece.data.empty();
+    return piece;
+  });
+}
+
+void Completion::note_first_token() {
+  if (first_token_ < 0) first_token_ = std::chrono::duration<double>(Clock::now() - begin_).count();
+}
+
+void Completion::finished() {
+  metrics_.completed(std::chrono::duration<double>(Clock::now() - begin_).count(), first_token_);
+  exchange_->note(fmt::format(R"("prompt_tokens":{},"completion_tokens":{},"first_token_s":{:.6f})",
+                              answer_.prompt_tokens(), answer_.completion_tokens(), first_token_));
+}
+
+}  // namespace qdelta::serve

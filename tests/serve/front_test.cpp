@@ -1,0 +1,290 @@
+// What clients have done to servers: each of these took one down, blocked it, or made it see a request that was none.
+#include <sys/resource.h>
+
+#include <chrono>
+#include <fstream>
+#include <future>
+#include <memory>
+#include <vector>
+
+#include "serving_case.h"
+
+namespace qdelta::testing {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+const std::string kPost = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
+const std::string kBody = R"({"prompt":"a","max_tokens":2,"temperature":0})";
+
+std::string with_length(const std::string& length) { return kPost + "Content-Length: " + length + "\r\n\r\n" + kBody; }
+
+json streaming_on() {
+  return {{"prompt", "The river"}, {"max_tokens", 1'000'000}, {"ignore_eos", true}, {"stream", true}};
+}
+
+serve::ServerOptions quick() {
+  serve::ServerOptions options;
+  options.limits.max_tokens = 1'000'000;
+  options.max_memory = std::size_t{8} << 30U;
+  options.http.head_time = milliseconds(300);
+  options.http.body_time = milliseconds(400);
+  options.http.write_time = milliseconds(500);
+  return options;
+}
+
+std::string answer_to(const Serving& serving, const std::string& bytes) {
+  RawClient client(serving.port());
+  client.send(bytes);
+  return client.read_all();
+}
+
+long resident_kilobytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (word == "VmRSS:") {
+      long size = 0;
+      status >> size;
+      return size;
+    }
+  }
+  return 0;
+}
+
+TEST(Front, ThousandsOfRangesAreNothing) {
+  const Serving serving;
+  std::string ranges = "bytes=0-";
+  for (int i = 1; i < 2700; ++i) ranges += ",0-";
+  const auto result = serving.client().get("/health", {{"Range", ranges}});
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->status, 200);
+  EXPECT_EQ(result->body, R"({"status":"ok"})");
+}
+
+TEST(Front, AHeadHasAnEnd) {
+  serve::ServerOptions options = quick();
+  options.api_key = "secret";
+  const Serving serving(options);
+  const long before = resident_kilobytes();
+  // One line of a hundred MiB, and a million lines: the server hangs up long before.
+  for (const std::string& line : {std::string(1U << 20U, 'a'), std::string("a: b\r\n")}) {
+    RawClient client(serving.port());
+    client.send("GET /health HTTP/1.1\r\nX: ");
+    std::size_t sent = 0;
+    std::string many;
+    while (many.size() < 60'000) many += line;
+    for (; sent < 100U << 20U && client.send(many); sent += many.size()) {
+    }
+    EXPECT_LT(sent, 64U << 20U);
+  }
+  EXPECT_LT(resident_kilobytes() - before, 32 << 10);
+  EXPECT_TRUE(answer_to(serving, "GET /health HTTP/1.1\r\nX: " + std::string(70'000, 'a')).starts_with("HTTP/1.1 431"));
+  EXPECT_TRUE(serving.healthy());
+}
+
+TEST(Front, SlowHeadsAndBodiesAreCutOff) {
+  const Serving serving(quick());
+  std::vector<std::unique_ptr<RawClient>> slow;
+  for (int i = 0; i < 100; ++i) {
+    slow.push_back(std::make_unique<RawClient>(serving.port()));
+    slow.back()->send(i % 2 == 0 ? "GET /hea" : kPost + "Content-Length: 100\r\n\r\n{");
+  }
+  EXPECT_TRUE(serving.healthy());
+  const auto begin = std::chrono::steady_clock::now();
+  for (const auto& client : slow) EXPECT_EQ(client->read_all(), "");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(9));
+  serving.wait_for("qdelta_requests_total{status=\"408\"}", 100);
+  // Who sends a byte now and then gets no more time for it.
+  const RawClient dripping(serving.port());
+  bool open = dripping.send("G");
+  for (int i = 0; open && i < 400; ++i) {
+    open = dripping.send("E");
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  EXPECT_FALSE(open);
+}
+
+TEST(Front, WhereABodyEndsIsSaidOnceAndPlainly) {
+  const Serving serving;
+  const std::string length = std::to_string(kBody.size());
+  EXPECT_TRUE(answer_to(serving, "POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: " + length +
+                                     "\r\n\r\n" + kBody)
+                  .starts_with("HTTP/1.1 200"));
+  for (const std::string& bad :
+       {length + "abc", "+" + length, std::string("-1"), std::string("0x10"), length + ", " + length, std::string(" "),
+        std::string("1e3"), std::string("99999999999999999999999")}) {
+    const std::string answer = answer_to(serving, with_length(bad));
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 4")) << bad << ": " << answer;
+    EXPECT_EQ(answer.find("HTTP/1.1 200"), std::string::npos) << bad << ": " << answer;
+  }
+  const std::string twice = "Content-Length: " + length + "\r\n";
+  for (const std::string& head :
+       {twice + twice, twice + "Content-Length: 3\r\n", twice + "Transfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\n" + twice, std::string("Transfer-Encoding: gzip, chunked\r\n"),
+        std::string("Transfer-Encoding: identity\r\n"),
+        std::string("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n")}) {
+    const std::string answer = answer_to(serving, kPost + head + "\r\n" + kBody);
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 4") || answer.starts_with("HTTP/1.1 501")) << head << answer;
+    EXPECT_EQ(answer.find("HTTP/1.1 200"), std::string::npos) << head << answer;
+  }
+}
+
+TEST(Front, TheBodyOfAGetIsNoRequest) {
+  const Serving serving;
+  const std::string inner = "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string answer =
+      answer_to(serving, "GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(inner.size()) +
+                             "\r\n\r\n" + inner);
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200")) << answer;
+  EXPECT_EQ(answer.find("\"object\":\"list\""), std::string::npos) << answer;
+}
+
+TEST(Front, KeptConnectionsStayOpen) {
+  const Serving serving;
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 40; ++i) clients.push_back(std::make_unique<RawClient>(serving.port()));
+  for (int round = 0; round < 25; ++round) {
+    for (const auto& client : clients) client->post("/tokenize", R"({"prompt": "abc"})");
+    for (const auto& client : clients) EXPECT_TRUE(client->read_answer().starts_with("HTTP/1.1 200"));
+  }
+}
+
+TEST(Front, AnnouncedBodiesAreAskedFor) {
+  const Serving serving;
+  RawClient client(serving.port());
+  client.send("POST /tokenize HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 17\r\n\r\n");
+  EXPECT_TRUE(client.read_until("\r\n\r\n").starts_with("HTTP/1.1 100"));
+  client.send(R"({"prompt": "abc"})");
+  EXPECT_NE(client.read_until("\"tokens\"").find("HTTP/1.1 200"), std::string::npos);
+}
+
+TEST(Front, ASlowReaderIsDroppedAndItsSlotFreed) {
+  const Serving serving(quick());
+  RawClient client(serving.port(), 4096);
+  json body = streaming_on();
+  body["logprobs"] = 20;
+  client.post("/v1/completions", body.dump());
+  serving.wait_for("qdelta_running_sequences", 1);
+  serving.wait_for("qdelta_running_sequences", 0);  // it reads nothing
+  EXPECT_EQ(serving.metric("qdelta_abandoned_sequences_total"), 1);
+}
+
+// Bytes that nobody has read yet do not hide that the client has gone.
+TEST(Front, AClientThatSentMoreIsSeenToGo) {
+  const Serving serving(quick());
+  for (const bool stream : {true, false}) {
+    RawClient client(serving.port());
+    json body = streaming_on();
+    body["stream"] = stream;
+    client.post("/v1/completions", body.dump());
+    serving.wait_for("qdelta_running_sequences", 1);
+    client.send(std::string(5000, 'x'));
+    const auto begin = std::chrono::steady_clock::now();
+    client.end_sending();
+    serving.wait_for("qdelta_running_sequences", 0);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+  }
+}
+
+TEST(Front, HealthIsAnsweredHoweverManyConnectionsThereAre) {
+  serve::ServerOptions options = quick();
+  options.http.max_connections = 8;
+  options.http.head_time = std::chrono::seconds(30);
+  options.http.body_time = std::chrono::seconds(30);
+  options.engine.max_queue = 64;
+  const Serving serving(options);
+  {
+    std::vector<std::unique_ptr<RawClient>> idle;
+    for (int i = 0; i < 50; ++i) {
+      idle.push_back(std::make_unique<RawClient>(serving.port()));
+      idle.back()->send(i % 2 == 0 ? "" : "GET /");
+    }
+    EXPECT_TRUE(serving.healthy());
+    EXPECT_EQ(serving.text({{"prompt", "a"}, {"temperature", 0}, {"max_tokens", 3}}).size(), 3U);
+  }
+  // All of them busy: only the urgent gets through, for the others there is a word.
+  std::vector<std::unique_ptr<RawClient>> busy;
+  for (int i = 0; i < 8; ++i) {
+    busy.push_back(std::make_unique<RawClient>(serving.port()));
+    busy.back()->post("/v1/completions", streaming_on().dump());
+    static_cast<void>(busy.back()->read_until("data: "));
+  }
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(serving.healthy());
+  EXPECT_GE(serving.metric("qdelta_running_sequences"), 8);
+  const auto refused = serving.client().get("/v1/models");
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_EQ(refused->get_header_value("Retry-After"), "1");
+}
+
+TEST(Front, BodiesOfAllClientsTogetherAreBounded) {
+  serve::ServerOptions options = quick();
+  options.http.body_time = std::chrono::seconds(30);
+  options.max_body = 1000;
+  options.http.max_bodies = 2500;
+  const Serving serving(options);
+  std::vector<std::unique_ptr<RawClient>> sending;
+  for (int i = 0; i < 3; ++i) {
+    sending.push_back(std::make_unique<RawClient>(serving.port()));
+    sending.back()->send(kPost + "Content-Length: 1000\r\n\r\n{");
+  }
+  EXPECT_TRUE(sending.back()->read_all().starts_with("HTTP/1.1 503"));
+  EXPECT_TRUE(serving.healthy());
+  sending.clear();
+  // When they have gone there is room again.
+  std::string answer = "HTTP/1.1 503";
+  for (int i = 0; i < 400 && answer.starts_with("HTTP/1.1 503"); ++i) {
+    std::this_thread::sleep_for(milliseconds(5));
+    RawClient client(serving.port());
+    client.send(with_length(std::to_string(kBody.size())));
+    answer = client.read_answer();
+  }
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200")) << answer;
+}
+
+// Memory is counted before anything is generated.
+TEST(Front, WhatARequestMayTakeIsCounted) {
+  serve::ServerOptions options = quick();
+  options.max_memory = std::size_t{1} << 20U;
+  const Serving serving(options);
+  const auto refused = serving.post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 500'000}});
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, 400);
+  EXPECT_NE(refused->body.find("memory"), std::string::npos);
+  RawClient first(serving.port());
+  first.post("/v1/completions",
+             json{{"prompt", "a"}, {"max_tokens", 4000}, {"ignore_eos", true}, {"n", 1}, {"stream", true}}.dump());
+  static_cast<void>(first.read_until("data: "));
+  const auto second = serving.post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 5000}});
+  ASSERT_TRUE(second);
+  if (second->status != 200) {
+    EXPECT_EQ(second->status, 503);
+    EXPECT_EQ(second->get_header_value("Retry-After"), "1");
+  }
+  static_cast<void>(first.read_until("[DONE]"));
+  first.close();
+  HttpClient::Result third;
+  for (int i = 0; i < 400 && (!third || third->status == 503); ++i) {
+    third = serving.post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 3000}, {"temperature", 0}});
+  }
+  EXPECT_EQ(third->status, 200) << third->body;
+}
+
+// 64 strings that nearly match over and over: the time does not grow with them.
+TEST(Front, StopStringsThatNearlyMatchCostNothing) {
+  serve::ServerOptions options = quick();
+  const Serving serving(options);
+  json stops = json::array();
+  for (int i = 0; i < 64; ++i) stops.push_back(std::string(static_cast<std::size_t>(400 + i), 'a') + "!");
+  const json body = {
+      {"prompt", "The river"}, {"max_tokens", 500}, {"stop", stops}, {"n", 15}, {"logit_bias", json::object()}};
+  const json answer = serving.complete(body);
+  EXPECT_EQ(answer["choices"].size(), 15U);
+  stops.push_back("one more");
+  EXPECT_EQ(serving.post("/v1/completions", {{"prompt", "a"}, {"stop", stops}})->status, 400);
+  EXPECT_EQ(serving.post("/v1/completions", {{"prompt", "a"}, {"stop", std::string(3000, 'a')}})->status, 400);
+}
+
+}  // namespace
+}  // namespace qdelta::testing
