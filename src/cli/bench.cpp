@@ -60,6 +60,7 @@ void add_bench(CLI::App& app) {
       "  qdelta bench op                                          the operator by itself\n"
       "  qdelta bench train --width 512 --layers 8 --batch 1,4    training steps\n"
       "  qdelta bench generate --config configs/340M.json         reading a prompt and decoding\n"
+      "  qdelta bench serve --config configs/340M.json            the same behind HTTP, with many clients\n"
       "\n"
       "qdelta bench SUBCOMMAND --help says more about each.");
   CLI::App* op = group->add_subcommand("op", "The operator: step, forward and backward over shapes and lengths");
@@ -114,6 +115,7 @@ void add_bench(CLI::App& app) {
   });
   add_bench_train(*group);
   add_bench_generate(*group);
+  add_bench_serve(*group);
 }
 
 }  // namespace qdelta

@@ -16,6 +16,7 @@ namespace qdelta {
 
 void add_bench_train(CLI::App& group);
 void add_bench_generate(CLI::App& group);
+void add_bench_serve(CLI::App& group);
 
 // The flags of a random model.
 void add_bench_model(CLI::App& command, ModelFlags& flags);

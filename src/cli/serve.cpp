@@ -19,7 +19,7 @@ namespace {
 struct ServeFlags {
   std::string model, tokenizer;
   serve::ServerOptions server;
-  std::int64_t max_body = 8;
+  std::int64_t max_body = 8, max_memory = 1024, max_connections = 2048;
   double grace = 30;
   DeviceFlags device;
 };
@@ -47,12 +47,17 @@ void check(const ServeFlags& flags) {
   at_least("max-sequences", flags.server.limits.max_sequences, 1);
   at_least("max-body", flags.max_body, 1);
   require(flags.max_body <= 4096, "max-body is {}, expected at most 4096 (MiB)", flags.max_body);
+  at_least("max-memory", flags.max_memory, 1);
+  require(flags.max_memory <= 1 << 24, "max-memory is {}, expected at most {} (MiB)", flags.max_memory, 1 << 24);
+  at_least("max-connections", flags.max_connections, 1);
   require(flags.grace >= 0 && flags.grace <= 1e6, "grace is {}, expected 0 seconds or more", flags.grace);
 }
 
 void run_serve(ServeFlags& flags) {
   check(flags);
   flags.server.max_body = static_cast<std::size_t>(flags.max_body) << 20U;
+  flags.server.max_memory = static_cast<std::size_t>(flags.max_memory) << 20U;
+  flags.server.http.max_connections = static_cast<std::size_t>(flags.max_connections);
   const StopSignal stop;  // before any thread that computes
   const auto model = load_model(flags.model);
   const auto tokenizer = load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
@@ -108,6 +113,10 @@ void add_serve(CLI::App& app) {
   command->add_option("--max-sequences", server.limits.max_sequences, "Most prompts, times n, in one request")
       ->capture_default_str();
   command->add_option("--max-body", flags->max_body, "Most MiB of a request")->capture_default_str();
+  command->add_option("--max-memory", flags->max_memory, "Most MiB that requests and their answers may take together")
+      ->capture_default_str();
+  command->add_option("--max-connections", flags->max_connections, "Most connections; the longest idle give way")
+      ->capture_default_str();
   command->add_option("--grace", flags->grace, "Seconds that running requests have when the server is stopped")
       ->capture_default_str();
   flags->device.add_to(*command);

@@ -1,6 +1,7 @@
-// The formula stands in kernels/sampling.h. Candidates are sorted by likelihood, weights are summed in that order in
-// double, and the draw takes the first candidate whose cumulative weight exceeds uniform * total. Rows are independent:
-// each thread takes whole ones.
+// The formula stands in kernels/sampling.h. The draw takes the first candidate whose cumulative weight, in double,
+// exceeds uniform * total. Nothing is sorted that need not be: without cuts candidates stay in the order of their ids,
+// top_k selects its k, and top_p sorts no more of the most likely than it keeps, in steps. Rows are independent: each
+// thread takes whole ones.
 #include "kernels/cpu/sample.h"
 
 #include <algorithm>
@@ -63,30 +64,44 @@ bool load(std::span<const float> logits, float penalty, std::span<const std::uin
   return true;
 }
 
-// The weights of sorted candidates that min_p and top_p keep; their sum is in `total`.
-std::span<double> weigh(std::span<const Candidate> candidates, const SamplingOptions& options,
-                        std::span<double> weights, double& total) {
-  const float most = candidates.front().logit;
-  std::size_t count = 0;
-  total = 0;
-  for (const Candidate& candidate : candidates) {
+// The weights of candidates.
+void weigh(std::span<const Candidate> candidates, float most, float temperature, std::span<double> weights) {
+  const double scale = 1.0 / static_cast<double>(temperature);
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
     // Where the largest logit is infinite the difference to itself is no number.
-    const double weight =
-        candidate.logit == most
-            ? 1.0
-            : std::exp(static_cast<double>(candidate.logit - most) / static_cast<double>(options.temperature));
-    if (weight < static_cast<double>(options.min_p)) break;
-    weights[count++] = weight;
-    total += weight;
+    const float logit = candidates[i].logit;
+    weights[i] = logit == most ? 1.0 : std::exp(static_cast<double>(logit - most) * scale);
   }
-  if (options.top_p < 1) {
-    double sum = 0;
-    std::size_t kept = 0;
-    while (kept < count && sum < static_cast<double>(options.top_p) * total) sum += weights[kept++];
-    count = std::max<std::size_t>(kept, 1);
-    total = sum;
+}
+
+double sum_of(std::span<const double> weights) {
+  double sum = 0;
+  for (const double weight : weights) sum += weight;
+  return sum;
+}
+
+// The fewest most likely candidates whose weights reach a share of the total, in front and in order. They are selected
+// and sorted in groups of growing size, until there are enough of them.
+std::span<Candidate> most_likely(std::span<Candidate> candidates, float most, const SamplingOptions& options,
+                                 std::span<double> weights) {
+  constexpr std::size_t kFirstGroup = 64;
+  constexpr std::size_t kGrowth = 4;
+  weigh(candidates, most, options.temperature, weights);
+  const double wanted = static_cast<double>(options.top_p) * sum_of(weights.first(candidates.size()));
+  double sum = 0;
+  for (std::size_t done = 0, group = kFirstGroup; done < candidates.size(); group *= kGrowth) {
+    const std::size_t end = std::min(done + group, candidates.size());
+    const auto rest = candidates.begin() + static_cast<std::ptrdiff_t>(done);
+    const auto last = candidates.begin() + static_cast<std::ptrdiff_t>(end);
+    if (end < candidates.size()) std::nth_element(rest, last, candidates.end(), more_likely);
+    std::sort(rest, last, more_likely);
+    weigh(candidates.subspan(done, end - done), most, options.temperature, weights.subspan(done));
+    for (; done < end; ++done) {
+      sum += weights[done];
+      if (sum >= wanted) return candidates.first(done + 1);
+    }
   }
-  return weights.first(count);
+  return candidates;
 }
 
 std::int32_t draw(std::span<const float> logits, const SamplingState& state, std::span<const std::uint32_t> seen,
@@ -94,23 +109,34 @@ std::int32_t draw(std::span<const float> logits, const SamplingState& state, std
   const SamplingOptions& options = state.options;
   std::span<Candidate> candidates = scratch.candidates;
   if (!load(logits, options.repetition_penalty, seen, candidates)) return -1;
-  if (options.temperature == 0) return std::min_element(candidates.begin(), candidates.end(), more_likely)->token;
+  const Candidate best = *std::min_element(candidates.begin(), candidates.end(), more_likely);
+  if (options.temperature == 0) return best.token;
 
-  // Most likely first, as far as the cuts can reach.
-  if (options.top_k == 0 || static_cast<std::size_t>(options.top_k) >= candidates.size()) {
-    std::sort(candidates.begin(), candidates.end(), more_likely);
-  } else {
-    std::partial_sort(candidates.begin(), candidates.begin() + options.top_k, candidates.end(), more_likely);
+  if (options.top_k > 0 && static_cast<std::size_t>(options.top_k) < candidates.size()) {
+    const auto kept = candidates.begin() + options.top_k;
+    std::nth_element(candidates.begin(), kept, candidates.end(), more_likely);
     candidates = candidates.first(static_cast<std::size_t>(options.top_k));
+    std::sort(candidates.begin(), candidates.end(), more_likely);  // so that the order is no library's business
   }
-  double total = 0;
-  const std::span<const double> weights = weigh(candidates, options, scratch.weights, total);
-  double point = Random(mixed_seed(options.seed, state.stream), state.draws).uniform() * total;
+  if (options.min_p > 0) {
+    const auto unlikely = [&](const Candidate& candidate) {
+      double weight = 0;
+      weigh({&candidate, 1}, best.logit, options.temperature, {&weight, 1});
+      return weight < static_cast<double>(options.min_p);
+    };
+    const auto end = std::remove_if(candidates.begin(), candidates.end(), unlikely);
+    candidates = candidates.first(static_cast<std::size_t>(end - candidates.begin()));
+  }
+  if (options.top_p < 1) candidates = most_likely(candidates, best.logit, options, scratch.weights);
+
+  const std::span<double> weights = scratch.weights.first(candidates.size());
+  weigh(candidates, best.logit, options.temperature, weights);
+  double point = Random(mixed_seed(options.seed, state.stream), state.draws).uniform() * sum_of(weights);
   for (std::size_t i = 0; i < weights.size(); ++i) {
     point -= weights[i];
     if (point < 0) return candidates[i].token;
   }
-  return candidates[weights.size() - 1].token;  // rounding left a rest
+  return best.token;  // rounding left a rest
 }
 
 }  // namespace

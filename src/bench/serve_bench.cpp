@@ -1,0 +1,127 @@
+#include "bench/serve_bench.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <thread>
+
+#include "bench/word_tokenizer.h"
+#include "core/error.h"
+#include "core/random.h"
+#include "serve/server.h"
+
+namespace qdelta::bench {
+namespace {
+
+// A server in a thread, as long as this lives.
+class Serving {
+ public:
+  Serving(const LanguageModel& model, const Tokenizer& tokenizer, const Device& device,
+          const serve::ServerOptions& options)
+      : server_(model, tokenizer, device, options), thread_([this] { server_.serve(); }) {}
+  ~Serving() {
+    server_.stop(std::chrono::milliseconds(0));
+    thread_.join();
+  }
+  Serving(const Serving&) = delete;
+  Serving& operator=(const Serving&) = delete;
+  [[nodiscard]] int port() const { return server_.port(); }
+
+ private:
+  serve::Server server_;
+  std::thread thread_;
+};
+
+class Requests {
+ public:
+  explicit Requests(const ServeBenchOptions& options) : options_(options) {}
+
+  std::string next() {
+    if (!options_.replay.empty()) return options_.replay[count_++ % options_.replay.size()];
+    const std::int64_t length = random_.integer(options_.prompt.low, options_.prompt.high);
+    std::vector<std::int64_t> prompt;
+    for (std::int64_t i = 0; i < length; ++i) prompt.push_back(random_.integer(0, options_.model.vocab_size - 1));
+    return nlohmann::json{{"prompt", prompt},
+                          {"max_tokens", random_.integer(options_.tokens.low, options_.tokens.high)},
+                          {"temperature", options_.temperature},
+                          {"seed", count_++},
+                          {"ignore_eos", true},
+                          {"stream", true}}
+        .dump();
+  }
+
+ private:
+  const ServeBenchOptions& options_;
+  Random random_{17};
+  std::size_t count_ = 0;
+};
+
+void check(const ServeBenchOptions& options) {
+  require(!options.clients.empty(), "there must be clients");
+  for (const std::int64_t clients : options.clients) {
+    require(clients >= 1 && clients <= 4096, "clients is {}, expected 1 to 4096", clients);
+  }
+  for (const Range& range : {options.prompt, options.tokens}) {
+    require(range.low >= 1 && range.low <= range.high, "{}-{} is no range of tokens", range.low, range.high);
+  }
+  require(options.seconds > 0 && options.warm_up >= 0, "seconds is {}, expected more than 0", options.seconds);
+  require(options.rate >= 0, "rate is {}, expected 0 (none) or more", options.rate);
+}
+
+double mean(const Range& range) { return 0.5 * static_cast<double>(range.low + range.high); }
+
+// With n sequences at once: each token takes its share of a step, and of reading its prompt.
+double with_prompts(const ServeBenchOptions& options, const GenerateBenchReport& generate, double tokens_per_s) {
+  if (!options.replay.empty()) return 0;
+  return 1 / (1 / tokens_per_s + mean(options.prompt) / mean(options.tokens) / generate.prefill_tokens_per_s);
+}
+
+}  // namespace
+
+ServeBenchReport run_serve_bench(const ServeBenchOptions& options,
+                                 const std::function<void(const ServeBenchRow&)>& progress) {
+  check(options);
+  ServeBenchReport report;
+  const std::int64_t most = *std::max_element(options.clients.begin(), options.clients.end());
+  {
+    GenerateBenchOptions generate;
+    generate.model = options.model;
+    generate.batches = options.clients;
+    generate.prompt = options.prompt.high;
+    generate.device = options.device;
+    report.generate = run_generate_bench(generate, [](const auto&, const auto&) {});
+  }
+  LanguageModel model(options.model);
+  initialise(model.layout(), 1, model.parameters());
+  const WordTokenizer tokenizer(options.model.vocab_size);
+  serve::ServerOptions server;
+  server.port = 0;
+  server.engine = {.max_batch = most, .max_queue = 4096};
+  server.limits.max_tokens = std::max(server.limits.max_tokens, options.tokens.high);
+  server.limits.max_prompt = std::max(server.limits.max_prompt, options.prompt.high);
+  server.max_memory = std::size_t{16} << 30U;
+  const Serving serving(model, tokenizer, options.device, server);
+  Requests requests(options);
+  const auto measure = [&](std::int64_t clients, double rate, double generate_rate) {
+    Load load{.port = serving.port(),
+              .clients = clients,
+              .rate = rate,
+              .warm_up = options.warm_up,
+              .seconds = options.seconds,
+              .next_request = [&] { return requests.next(); }};
+    ServeBenchRow row{.clients = clients, .rate = rate, .load = drive(load)};
+    row.tokens_per_s = static_cast<double>(row.load.tokens) / row.load.seconds;
+    row.generate_tokens_per_s = generate_rate;
+    row.with_prompts_tokens_per_s = with_prompts(options, report.generate, generate_rate);
+    progress(row);
+    report.rows.push_back(std::move(row));
+  };
+  for (std::size_t i = 0; i < options.clients.size(); ++i) {
+    measure(options.clients[i], 0, report.generate.rows[i].tokens_per_s);
+  }
+  if (options.rate > 0) measure(4 * most, options.rate, report.generate.rows.back().tokens_per_s);
+  return report;
+}
+
+}  // namespace qdelta::bench
