@@ -1,0 +1,209 @@
+"""Times the operators through PyTorch on a GPU, beside flash-linear-attention in the same run.
+
+    python operators.py [--shapes 16x2048x6x128x256,...] [--fla] [--json FILE]
+
+A shape is batch x tokens x heads x K x V, in bfloat16. For each: the GPU's time by CUDA-graph replay (no launch overhead),
+and the wall time of a call from Python, eager and compiled; forward, and forward with backward. Then what a call costs the
+CPU beside the kernels: the time until it returns, on a shape whose kernels take less than that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+
+from qdelta import ops
+
+SHAPES = "16x2048x6x128x256,8x4096x6x128x256,2x16384x6x128x256,1x32768x6x128x256,8x4096x16x128x128,1x32768x16x128x128"
+
+
+def make_inputs(B, T, H, K, V):
+    bf16 = {"device": "cuda", "dtype": torch.bfloat16}
+    return [
+        torch.randn(B, T, H, K, **bf16),
+        torch.randn(B, T, H, K, **bf16),
+        torch.randn(B, T, H, V, **bf16),
+        -torch.rand(B, T, H, device="cuda") * 0.1,
+        torch.rand(B, T, H, **bf16),
+        torch.rand(B, T, H, **bf16),
+    ]
+
+
+def graph_us(call, repeats=20) -> float:
+    """Median microseconds of a replay."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    times = []
+    for _ in range(repeats):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3)
+    return statistics.median(times)
+
+
+def wall_us(call, repeats=20) -> float:
+    """Median microseconds until the GPU is done, called from Python."""
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - begin) * 1e6)
+    return statistics.median(times)
+
+
+def host_us(call, repeats=200) -> float:
+    """Median microseconds until a call returns, the GPU being free."""
+    for _ in range(10):
+        call()
+    times = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - begin) * 1e6)
+    torch.cuda.synchronize()
+    return statistics.median(times)
+
+
+def candidates(with_fla: bool) -> dict:
+    found = {
+        "qdelta q_delta": (lambda *t: ops.chunk_q_delta_rule(*t, use_qk_l2norm_in_kernel=True)[0], 6),
+        "qdelta gated_delta": (lambda *t: ops.chunk_gated_delta_rule(*t, use_qk_l2norm_in_kernel=True)[0], 5),
+    }
+    if with_fla:
+        import fla.ops.common.chunk_o as chunk_o
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+
+        # FLA refuses this backward on some Triton and Hopper as wrong: it is timed, its values are not trusted.
+        if hasattr(chunk_o, "TRITON_ABOVE_3_7_1"):
+            chunk_o.TRITON_ABOVE_3_7_1 = True
+        found["fla gated_delta"] = (lambda *t: chunk_gated_delta_rule(*t, use_qk_l2norm_in_kernel=True)[0], 5)
+    return found
+
+
+def forward_and_backward(function, tensors, do):
+    def both():
+        return torch.autograd.grad(function(*tensors), tensors, do)
+
+    return both
+
+
+def attempt(measure, *arguments):
+    """Microseconds, or why there are none."""
+    try:
+        return measure(*arguments)
+    except Exception as error:
+        torch.cuda.synchronize()
+        return f"{type(error).__name__}: {error}".splitlines()[0][:90]
+
+
+def show(value) -> str:
+    return f"{value:9.0f}" if isinstance(value, float) else f" ({value})"
+
+
+def time_shapes(shapes: str, functions: dict) -> dict:
+    results = {}
+    print("microseconds, median; graph: GPU time by CUDA-graph replay, eager and compiled: wall time of a call")
+    print(f"{'':20s} {'shape':22s} {'':8s} {'graph':>9s} {'eager':>9s} {'compiled':>9s}")
+    for text in shapes.split(","):
+        B, T, H, K, V = map(int, text.split("x"))
+        for name, (function, count) in functions.items():
+            torch._dynamo.reset()
+            tensors = make_inputs(B, T, H, K, V)[:count]
+            compiled = torch.compile(function, fullgraph=not name.startswith("fla"))
+            do = torch.randn(B, T, H, V, device="cuda", dtype=torch.bfloat16)
+            with torch.no_grad():
+                row = [attempt(measure, lambda f=f: f(*tensors)) for measure, f in
+                       ((graph_us, function), (wall_us, function), (wall_us, compiled))]
+            print(f"{name:20s} {text:22s} forward  " + " ".join(map(show, row)), flush=True)
+            results[f"{name}/{text}/forward"] = row
+            for tensor in tensors:
+                tensor.requires_grad_()
+            eager, fast = (forward_and_backward(f, tensors, do) for f in (function, compiled))
+            row = [attempt(graph_us, eager), attempt(wall_us, eager), attempt(wall_us, fast)]
+            print(f"{name:20s} {text:22s} both     " + " ".join(map(show, row)), flush=True)
+            results[f"{name}/{text}/both"] = row
+            del tensors, do
+            torch.cuda.empty_cache()
+    return results
+
+
+def time_overhead(functions: dict) -> dict:
+    """What a call costs the CPU. The C library's own part, its launches included, is shown beside it."""
+    results = {}
+    print("\nmicroseconds of the CPU until a call of 1 x 64 tokens, 1 head of 64 x 64, returns")
+    for name, (function, count) in functions.items():
+        tensors = make_inputs(1, 64, 1, 64, 64)[:count]
+        with torch.no_grad():
+            forward = attempt(host_us, lambda: function(*tensors))
+        for tensor in tensors:
+            tensor.requires_grad_()
+        do = torch.randn(1, 64, 1, 64, device="cuda", dtype=torch.bfloat16)
+        both = attempt(host_us, forward_and_backward(function, tensors, do))
+        print(f"{name:20s} forward {show(forward)}   forward and backward {show(both)}", flush=True)
+        results[name] = [forward, both]
+    results["inside the library"] = [attempt(library_us)]
+    print(f"{'':20s} of a forward inside the library: {show(results['inside the library'][0])}", flush=True)
+    return results
+
+
+def library_us() -> float:
+    """A forward's time inside qdelta_forward: its checks and the kernels' launches."""
+    from qdelta.ops import _call
+
+    spent = []
+    original = _call.library.qdelta_forward
+
+    def timed(*arguments):
+        begin = time.perf_counter()
+        status = original(*arguments)
+        spent.append((time.perf_counter() - begin) * 1e6)
+        return status
+
+    tensors = make_inputs(1, 64, 1, 64, 64)
+    _call.library.qdelta_forward = timed
+    try:
+        with torch.no_grad():
+            host_us(lambda: ops.chunk_q_delta_rule(*tensors, use_qk_l2norm_in_kernel=True))
+    finally:
+        _call.library.qdelta_forward = original
+    return statistics.median(spent)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default=SHAPES)
+    parser.add_argument("--fla", action="store_true", help="flash-linear-attention beside ours")
+    parser.add_argument("--json", help="write all figures to this file")
+    flags = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("operators.py: this machine has no GPU that PyTorch can use")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    functions = candidates(flags.fla)
+    results = {"overhead": time_overhead(functions), "shapes": time_shapes(flags.shapes, functions)}
+    if flags.json:
+        with open(flags.json, "w") as file:
+            json.dump(results, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Delta-rule language models: kernels for PyTorch, Hugging Face models, and the native engine for NumPy alone.
+
+    qdelta.LanguageModel.load(folder).generate("Once")   needs NumPy
+    qdelta.ops.chunk_q_delta_rule(q, k, v, ...)          needs PyTorch
+    qdelta.layers, qdelta.models                         need PyTorch and, for models, transformers
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from ._library import CorruptFileError, UnsupportedError
+from ._library import version as __version__
+from .language_model import LanguageModel, State
+
+_NEED_TORCH = ("ops", "layers", "models", "token_shards")
+
+
+def __getattr__(name: str):
+    if name in _NEED_TORCH:
+        try:
+            return importlib.import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name in ("torch", "transformers"):
+                raise ImportError(f"qdelta.{name} needs {error.name}: pip install {error.name}") from error
+            raise
+    if name == "register_fla_backend":
+        return importlib.import_module(f"{__name__}.fla_backend").register_fla_backend
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["CorruptFileError", "LanguageModel", "State", "UnsupportedError", "__version__"]

@@ -1,0 +1,200 @@
+"""libqdelta through ctypes: the structs of its C headers, where the library is found, and errors as exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import os
+import site
+import sys
+from ctypes import POINTER, Structure, byref, c_char_p, c_float, c_int32, c_int64, c_uint8, c_uint16, c_uint32
+from ctypes import c_uint64, c_void_p
+
+RULES = ("linear", "retnet", "mamba2", "longhorn", "delta", "gated_delta", "q_delta")
+CPU, CUDA = 1, 2  # DLDeviceType
+
+
+class UnsupportedError(NotImplementedError):
+    """Valid, but not on this build or machine."""
+
+
+class CorruptFileError(OSError):
+    """A file is not what its format promises."""
+
+
+_EXCEPTIONS = {1: ValueError, 2: UnsupportedError, 3: MemoryError, 4: OSError, 5: CorruptFileError, 6: RuntimeError}
+
+
+class DLDevice(Structure):
+    _fields_ = [("device_type", c_int32), ("device_id", c_int32)]
+
+
+class DLDataType(Structure):
+    _fields_ = [("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16)]
+
+
+class DLTensor(Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("device", DLDevice),
+        ("ndim", c_int32),
+        ("dtype", DLDataType),
+        ("shape", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    ]
+
+
+class Options(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("rule", c_int32),
+        ("form", c_int32),
+        ("scale", c_float),
+        ("qk_l2norm", c_int32),
+        ("chunk", c_int32),
+        ("threads", c_int32),
+        ("f32_products", c_int32),
+        ("device", DLDevice),
+        ("stream", c_void_p),
+        ("workspace", c_void_p),
+        ("workspace_size", c_uint64),
+        ("saved", c_void_p),
+        ("saved_size", c_uint64),
+    ]
+
+
+def _tensors(*names: str) -> type[Structure]:
+    return type("Tensors", (Structure,), {"_fields_": [(name, POINTER(DLTensor)) for name in names]})
+
+
+Inputs = _tensors("q", "k", "v", "g", "beta", "lamb", "h0", "cu_seqlens")
+Outputs = _tensors("o", "ht", "chunk_states")
+OutputGradients = _tensors("d_o", "d_ht", "chunk_states")
+InputGradients = _tensors("dq", "dk", "dv", "dg", "dbeta", "dlambda", "dh0")
+StepArguments = _tensors("q", "k", "v", "g", "beta", "lamb", "states", "index", "o")
+
+
+class ModelOptions(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("threads", c_int32),
+        ("device", DLDevice),
+        ("f32_activations", c_int32),
+    ]
+
+
+_SIGNATURES = {
+    "qdelta_options_init_sized": (None, [POINTER(Options), c_uint32]),
+    "qdelta_forward": (c_int32, [POINTER(Options), POINTER(Inputs), POINTER(Outputs)]),
+    "qdelta_forward_workspace": (c_int32, [POINTER(Options), POINTER(Inputs), POINTER(Outputs), POINTER(c_uint64)]),
+    "qdelta_backward": (
+        c_int32,
+        [POINTER(Options), POINTER(Inputs), POINTER(OutputGradients), POINTER(InputGradients)],
+    ),
+    "qdelta_backward_workspace": (
+        c_int32,
+        [POINTER(Options), POINTER(Inputs), POINTER(OutputGradients), POINTER(InputGradients), POINTER(c_uint64)],
+    ),
+    "qdelta_saved_size": (c_int32, [POINTER(Options), POINTER(Inputs), POINTER(c_uint64)]),
+    "qdelta_chunk_count": (c_int64, [POINTER(Options), POINTER(Inputs)]),
+    "qdelta_step": (c_int32, [POINTER(Options), POINTER(StepArguments)]),
+    "qdelta_version": (c_char_p, []),
+    "qdelta_last_error": (c_char_p, []),
+    "qdelta_model_options_init_sized": (None, [POINTER(ModelOptions), c_uint32]),
+    "qdelta_model_open": (c_int32, [c_char_p, POINTER(ModelOptions), POINTER(c_void_p)]),
+    "qdelta_model_free": (None, [c_void_p]),
+    "qdelta_model_vocab_size": (c_int64, [c_void_p]),
+    "qdelta_model_parameter_count": (c_int64, [c_void_p]),
+    "qdelta_model_config": (c_char_p, [c_void_p]),
+    "qdelta_state_new": (c_int32, [c_void_p, POINTER(c_void_p)]),
+    "qdelta_state_clone": (c_int32, [c_void_p, POINTER(c_void_p)]),
+    "qdelta_state_save": (c_int32, [c_void_p, c_char_p]),
+    "qdelta_state_load": (c_int32, [c_void_p, c_char_p, POINTER(c_void_p)]),
+    "qdelta_state_free": (None, [c_void_p]),
+    "qdelta_state_tokens": (c_int64, [c_void_p]),
+    "qdelta_model_read": (
+        c_int32,
+        [c_void_p, c_void_p, c_void_p, c_int64, POINTER(c_void_p), c_int32, c_void_p],
+    ),
+    "qdelta_tokenize": (c_int32, [c_void_p, c_char_p, c_int64, c_int32, c_void_p, c_int64, POINTER(c_int64)]),
+    "qdelta_detokenize": (c_int32, [c_void_p, c_void_p, c_int64, c_int32, c_void_p, c_int64, POINTER(c_int64)]),
+    "qdelta_special_token": (c_int32, [c_void_p, c_int32, POINTER(c_int32)]),
+}
+
+
+def _candidates() -> list[str]:
+    named = os.environ.get("QDELTA_LIBRARY")
+    if named:
+        return [named]
+    here = os.path.dirname(os.path.abspath(__file__))
+    return [os.path.join(here, "lib", "libqdelta.so.0"), "libqdelta.so.0"]
+
+
+def _load_cublas() -> None:
+    """A libqdelta with CUDA needs cuBLASLt, which PyTorch brings as a package of its own."""
+    folders = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
+    for folder in folders:
+        for path in sorted(glob.glob(os.path.join(folder, "nvidia", "*", "lib", "libcublasLt.so.*"))):
+            try:
+                ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+                return
+            except OSError:
+                continue
+
+
+def _open() -> ctypes.CDLL:
+    reasons = []
+    for path in _candidates():
+        try:
+            return ctypes.CDLL(path)
+        except OSError as error:
+            reason = str(error)
+        if "cublas" in reason:
+            _load_cublas()
+            try:
+                return ctypes.CDLL(path)
+            except OSError as error:
+                reason = str(error)
+        reasons.append(reason)
+    raise ImportError(
+        "libqdelta was not found: " + "; ".join(reasons) + ". The environment variable QDELTA_LIBRARY may name it."
+    )
+
+
+def _bind(library: ctypes.CDLL) -> ctypes.CDLL:
+    for name, (result, arguments) in _SIGNATURES.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            raise ImportError(f"this libqdelta is too old for the package: it has no {name}") from None
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+library = _bind(_open())
+version: str = library.qdelta_version().decode()
+
+
+def check(status: int) -> None:
+    """Raises what a call of the library says."""
+    if status == 0:
+        return
+    raise _EXCEPTIONS.get(status, RuntimeError)(library.qdelta_last_error().decode(errors="replace"))
+
+
+def new_options() -> Options:
+    options = Options()
+    library.qdelta_options_init_sized(byref(options), ctypes.sizeof(Options))
+    return options
+
+
+def device_named(name: str) -> DLDevice:
+    """The device that "cpu", "cuda" or "cuda:1" names."""
+    kind, _, number = name.partition(":")
+    if kind == "cpu" and not number:
+        return DLDevice(CPU, 0)
+    if kind == "cuda" and (number.isdigit() or not number):
+        return DLDevice(CUDA, int(number or 0))
+    raise ValueError(f"device is {name!r}, expected 'cpu', 'cuda' or 'cuda:N'")

@@ -1,0 +1,254 @@
+"""A model of the native engine from Python, with nothing but NumPy:
+
+    model = qdelta.LanguageModel.load("run/checkpoints/step-00001000")
+    print(model.generate("Once upon a time"))
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Iterator, Sequence
+from ctypes import byref, c_int32, c_int64, c_void_p
+
+import numpy as np
+
+from . import _library
+from ._library import check, library
+
+_NO_LOGITS, _LAST_LOGITS, _ALL_LOGITS = 0, 1, 2
+_SPECIAL = {"bos": 0, "eos": 1, "pad": 2}
+
+
+class State:
+    """What a prefix leaves behind: of the same size whatever its length. Made by LanguageModel.state()."""
+
+    def __init__(self, handle: c_void_p):
+        self._handle = handle
+
+    def __del__(self):
+        if getattr(self, "_handle", None):
+            library.qdelta_state_free(self._handle)
+            self._handle = None
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it has read."""
+        return library.qdelta_state_tokens(self._handle)
+
+    def clone(self) -> State:
+        copy = c_void_p()
+        check(library.qdelta_state_clone(self._handle, byref(copy)))
+        return State(copy)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """In the format of `qdelta generate --save-state`."""
+        check(library.qdelta_state_save(self._handle, os.fsencode(path)))
+
+
+class LanguageModel:
+    """An open model folder. Use LanguageModel.load."""
+
+    def __init__(self, handle: c_void_p):
+        self._handle = handle
+
+    def __del__(self):
+        if getattr(self, "_handle", None):
+            library.qdelta_model_free(self._handle)
+            self._handle = None
+
+    @classmethod
+    def load(
+        cls, folder: str | os.PathLike, device: str = "cpu", threads: int = 0, dtype: str | None = None
+    ) -> LanguageModel:
+        """Opens a folder with config.json, model.safetensors and, to handle text, a tokenizer. `device` is "cpu", "cuda"
+        or "cuda:N"; `dtype` of activations "f32", or "bf16" on a GPU, where it is the default."""
+        options = _library.ModelOptions()
+        library.qdelta_model_options_init_sized(byref(options), ctypes.sizeof(options))
+        options.device = _library.device_named(device)
+        options.threads = threads
+        if dtype not in (None, "f32", "bf16"):
+            raise ValueError(f"dtype is {dtype!r}, expected 'f32' or 'bf16'")
+        if dtype == "bf16" and options.device.device_type == _library.CPU:
+            raise ValueError("activations on the CPU are f32; bf16 needs device='cuda'")
+        options.f32_activations = int(dtype == "f32")
+        handle = c_void_p()
+        check(library.qdelta_model_open(os.fsencode(folder), byref(options), byref(handle)))
+        return cls(handle)
+
+    @property
+    def config(self) -> dict:
+        """config.json, as the engine writes it."""
+        return json.loads(library.qdelta_model_config(self._handle).decode())
+
+    @property
+    def vocab_size(self) -> int:
+        return library.qdelta_model_vocab_size(self._handle)
+
+    @property
+    def parameter_count(self) -> int:
+        return library.qdelta_model_parameter_count(self._handle)
+
+    # States ------------------------------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """A state with nothing read."""
+        handle = c_void_p()
+        check(library.qdelta_state_new(self._handle, byref(handle)))
+        return State(handle)
+
+    def load_state(self, path: str | os.PathLike) -> State:
+        """What State.save or `qdelta generate --save-state` has written for this very model."""
+        handle = c_void_p()
+        check(library.qdelta_state_load(self._handle, os.fsencode(path), byref(handle)))
+        return State(handle)
+
+    # Logits ------------------------------------------------------------------------------------------------------------
+
+    def logits(self, ids, state: State | None = None) -> np.ndarray:
+        """Logits after every token: [tokens, vocabulary] for one sequence of ids, [batch, tokens, vocabulary] for an array
+        of them. A state makes one sequence go on from where it stands, and moves on."""
+        array = self._ids(ids)
+        if array.ndim == 1:
+            return self._read([array], None if state is None else [state], _ALL_LOGITS)
+        if state is not None:
+            raise ValueError("state continues one sequence, but ids has two dimensions")
+        logits = self._read(list(array), None, _ALL_LOGITS)
+        return logits.reshape(*array.shape, self.vocab_size)
+
+    def next_logits(self, sequences: Sequence, states: Sequence[State] | None = None) -> np.ndarray:
+        """[sequences, vocabulary]: logits after the last token of each sequence, all read as one batch."""
+        return self._read([self._ids(ids) for ids in sequences], states, _LAST_LOGITS)
+
+    def read(self, ids, state: State) -> None:
+        """Moves a state on over tokens, without logits."""
+        self._read([self._ids(ids)], [state], _NO_LOGITS)
+
+    def _ids(self, ids) -> np.ndarray:
+        array = np.asarray(ids)
+        if array.ndim not in (1, 2) or array.size == 0 or array.dtype.kind not in "iu":
+            raise ValueError(f"ids is {array.dtype} {list(array.shape)}, expected integers, at least one")
+        if array.min() < 0 or array.max() >= self.vocab_size:
+            raise ValueError(f"ids are from {array.min()} to {array.max()}, but the vocabulary has {self.vocab_size}")
+        return np.ascontiguousarray(array, dtype=np.int32)
+
+    def _read(self, sequences: list[np.ndarray], states: Sequence[State] | None, which: int) -> np.ndarray | None:
+        if states is not None and len(states) != len(sequences):
+            raise ValueError(f"there are {len(states)} states for {len(sequences)} sequences")
+        ids = np.concatenate(sequences)
+        offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
+        np.cumsum([len(sequence) for sequence in sequences], out=offsets[1:])
+        rows = {_NO_LOGITS: 0, _LAST_LOGITS: len(sequences), _ALL_LOGITS: len(ids)}[which]
+        logits = np.empty((rows, self.vocab_size), dtype=np.float32)
+        handles = None if states is None else (c_void_p * len(states))(*[state._handle.value for state in states])
+        check(
+            library.qdelta_model_read(
+                self._handle, ids.ctypes.data, offsets.ctypes.data, len(sequences), handles, which, logits.ctypes.data
+            )
+        )
+        return None if which == _NO_LOGITS else logits
+
+    # Text --------------------------------------------------------------------------------------------------------------
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The ids of a text; with what the tokenizer's own files put around one."""
+        data = text.encode("utf-8", errors="replace")
+        count = c_int64()
+        capacity = len(data) + 16  # a token is a byte at least, but for what is added
+        while True:
+            ids = np.empty(capacity, dtype=np.int32)
+            check(
+                library.qdelta_tokenize(
+                    self._handle, data, len(data), int(add_special_tokens), ids.ctypes.data, capacity, byref(count)
+                )
+            )
+            if count.value <= capacity:
+                return ids[: count.value].tolist()
+            capacity = count.value
+
+    def decode(self, ids, keep_special_tokens: bool = False) -> str:
+        array = np.ascontiguousarray(ids, dtype=np.int32).reshape(-1)
+        length = c_int64()
+        capacity = 16 * array.size + 64
+        while True:
+            text = ctypes.create_string_buffer(capacity)
+            check(
+                library.qdelta_detokenize(
+                    self._handle, array.ctypes.data, array.size, int(keep_special_tokens), text, capacity, byref(length)
+                )
+            )
+            if length.value <= capacity:
+                return text.raw[: length.value].decode("utf-8", errors="replace")
+            capacity = length.value
+
+    def special_token(self, which: str) -> int | None:
+        """The id of "bos", "eos" or "pad"; None where the tokenizer has none."""
+        if which not in _SPECIAL:
+            raise ValueError(f"which is {which!r}, expected one of {', '.join(_SPECIAL)}")
+        token = c_int32()
+        check(library.qdelta_special_token(self._handle, _SPECIAL[which], byref(token)))
+        return None if token.value < 0 else token.value
+
+    # Generation --------------------------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        max_new_tokens: int = 100,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop_at_eos: bool = True,
+        state: State | None = None,
+    ):
+        """Continues a text, or a list of ids, and returns the new text, or the new ids. A temperature of 0 takes the most
+        likely token. A state is continued; every token but the last new one has been read into it."""
+        is_text = isinstance(prompt, str)
+        ids = self.encode(prompt) if is_text else [int(i) for i in prompt]
+        new = list(self.stream(ids, max_new_tokens, temperature, top_k, top_p, seed, stop_at_eos and is_text, state))
+        return self.decode(new) if is_text else new
+
+    def stream(
+        self,
+        ids: Sequence[int],
+        max_new_tokens: int = 100,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop_at_eos: bool = True,
+        state: State | None = None,
+    ) -> Iterator[int]:
+        """New ids, one by one."""
+        if temperature < 0:
+            raise ValueError(f"temperature is {temperature}, expected 0 or more")
+        if not 0 < top_p <= 1:
+            raise ValueError(f"top_p is {top_p}, expected more than 0 and at most 1")
+        random = np.random.default_rng(seed)
+        state = self.state() if state is None else state
+        eos = self.special_token("eos") if stop_at_eos else None
+        logits = self.next_logits([ids], [state])[0]
+        for number in range(max_new_tokens):
+            token = sample(logits, temperature, top_k, top_p, random)
+            if token == eos:
+                return
+            yield token
+            if number + 1 < max_new_tokens:
+                logits = self.next_logits([[token]], [state])[0]
+
+
+def sample(logits: np.ndarray, temperature: float, top_k: int, top_p: float, random: np.random.Generator) -> int:
+    """A token from logits [vocabulary]: of the top_k most likely (0: all), the fewest whose probabilities reach top_p."""
+    if temperature == 0:
+        return int(logits.argmax())
+    scaled = logits.astype(np.float64) / temperature
+    order = np.argsort(-scaled, kind="stable")
+    if top_k > 0:
+        order = order[:top_k]
+    weights = np.exp(scaled[order] - scaled[order[0]])
+    probabilities = weights / weights.sum()
+    kept = int(np.searchsorted(np.cumsum(probabilities), top_p)) + 1
+    probabilities = probabilities[:kept] / probabilities[:kept].sum()
+    return int(order[: len(probabilities)][random.choice(len(probabilities), p=probabilities)])

@@ -1,0 +1,61 @@
+"""What the token mixers are made of: norms and the short convolution."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+Tensor = torch.Tensor
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) . weight, in float32."""
+
+    def __init__(self, width: int, eps: float = 1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (normed * self.weight.float()).to(x.dtype)
+
+
+def positions_in_sequences(cu_seqlens: Tensor, tokens: int) -> Tensor:
+    """For each packed token how many of its sequence come before it."""
+    positions = torch.arange(tokens, device=cu_seqlens.device)
+    sequence = torch.searchsorted(cu_seqlens[1:].contiguous(), positions, right=True)
+    return positions - cu_seqlens[sequence]
+
+
+class ShortConvolution(nn.Conv1d):
+    """A causal convolution over `size` tokens of each channel, then silu. x is [B, T, channels]; the state is the last
+    size - 1 inputs [B, size - 1, channels]."""
+
+    def __init__(self, channels: int, size: int, bias: bool = False):
+        super().__init__(channels, channels, size, groups=channels, bias=bias)
+        self.size = size
+
+    def forward(self, x: Tensor, state: Tensor | None = None, cu_seqlens: Tensor | None = None):
+        """The output, and the state after it (None with cu_seqlens)."""
+        if cu_seqlens is not None:
+            if state is not None:
+                raise ValueError("packed sequences start from nothing: cu_seqlens excludes a state")
+            return self._packed(x, cu_seqlens), None
+        if state is None:
+            state = x.new_zeros(x.shape[0], self.size - 1, x.shape[2])
+        padded = torch.cat([state.to(x.dtype), x], 1)
+        y = F.conv1d(padded.transpose(1, 2), self.weight, self.bias, groups=self.groups).transpose(1, 2)
+        return F.silu(y), padded[:, padded.shape[1] - (self.size - 1) :]
+
+    def _packed(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        tokens = x.shape[1]
+        position = positions_in_sequences(cu_seqlens.to(x.device), tokens)[None, :, None]
+        weight = self.weight[:, 0]  # [channels, size]
+        y = x * weight[:, -1]
+        for back in range(1, self.size):
+            shifted = F.pad(x, (0, 0, back, 0))[:, :tokens]
+            y = y + torch.where(position >= back, shifted, 0) * weight[:, -1 - back]
+        return F.silu(y if self.bias is None else y + self.bias)

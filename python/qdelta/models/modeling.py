@@ -1,0 +1,161 @@
+"""Models of transformers for the folders that the engine writes."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from ..layers.model import DeltaModel, initialize_module
+from .cache import RecurrentCache
+from .configuration import GatedDeltaNetConfig, QDeltaConfig
+
+Tensor = torch.Tensor
+
+
+class _LayerTypes:
+    """The configuration with `layer_types` as the layers of PyTorch ask for it."""
+
+    def __init__(self, config: QDeltaConfig):
+        self._config = config
+        self.layer_types = config.mixers
+
+    def __getattr__(self, name: str):
+        return getattr(self._config, name)
+
+
+class QDeltaPreTrainedModel(PreTrainedModel):
+    config_class = QDeltaConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["Block"]
+    _is_stateful = True
+
+    def _init_weights(self, module: nn.Module) -> None:
+        initialize_module(module, self.config.initializer_range)
+
+    def _set_gradient_checkpointing(self, enable: bool = True, gradient_checkpointing_func=None) -> None:
+        """Each block is computed again in the backward."""
+        for module in self.modules():
+            if isinstance(module, DeltaModel):
+                module.gradient_checkpointing = enable
+
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        return any(getattr(module, "gradient_checkpointing", False) for module in self.modules())
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False
+
+
+class QDeltaForCausalLM(QDeltaPreTrainedModel, GenerationMixin):
+    """The language model. Beside the usual arguments `cu_seqlens` packs sequences into one row."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embeddings.weight"}
+
+    def __init__(self, config: QDeltaConfig):
+        super().__init__(config)
+        self.model = DeltaModel(_LayerTypes(config))
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.model.embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.model.embeddings = value
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head
+
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        self.lm_head = value
+
+    def prepare_inputs_for_generation(
+        self, input_ids, past_key_values=None, attention_mask=None, inputs_embeds=None, use_cache=True, **kwargs
+    ):
+        inputs = {"past_key_values": past_key_values, "use_cache": use_cache}
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if inputs_embeds is not None and seen == 0:
+            inputs["inputs_embeds"] = inputs_embeds
+            length = inputs_embeds.shape[1]
+        else:
+            inputs["input_ids"] = input_ids[:, seen:].contiguous() if seen < input_ids.shape[1] else input_ids[:, -1:]
+            length = inputs["input_ids"].shape[1]
+        inputs["attention_mask"] = None if attention_mask is None else attention_mask[:, -length:]
+        if "logits_to_keep" in kwargs:
+            inputs["logits_to_keep"] = kwargs["logits_to_keep"]
+        return inputs
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        past_key_values: RecurrentCache | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        cu_seqlens: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs,
+    ):
+        """attention_mask [B, T] may be 0 on the left of a sequence, where it is padded. labels are input_ids, or -100."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds")
+        tokens = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]
+        use_cache = (not self.training and cu_seqlens is None) if use_cache is None else use_cache
+        cache = past_key_values
+        if cache is None and use_cache and cu_seqlens is None:
+            cache = RecurrentCache(self.config.num_hidden_layers)
+        if cache is not None and not isinstance(cache, RecurrentCache):
+            raise TypeError(f"past_key_values is {type(cache).__name__}, expected qdelta's RecurrentCache")
+        inner = [] if output_hidden_states else None
+        hidden = self.model(
+            input_ids,
+            inputs_embeds,
+            None if cache is None else cache.states,
+            cu_seqlens,
+            self._padding(attention_mask, tokens),
+            inner,
+        )
+        if cache is not None:
+            cache.seen_tokens += tokens
+        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else logits_to_keep
+        if isinstance(keep, int):
+            keep = slice(None)
+        logits = self.lm_head(hidden[:, keep])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        if inner is not None:
+            inner.append(hidden)
+        output = CausalLMOutputWithPast(
+            loss=loss, logits=logits, past_key_values=cache, hidden_states=None if inner is None else tuple(inner)
+        )
+        return output if return_dict is None or return_dict else output.to_tuple()
+
+    @staticmethod
+    def _padding(mask: Tensor | None, tokens: int) -> Tensor | None:
+        """The mask where it hides anything. A recurrent state cannot skip tokens that follow others."""
+        if mask is None:
+            return None
+        if mask.dim() != 2:
+            raise ValueError(f"attention_mask has shape {list(mask.shape)}, expected [B, T]")
+        mask = mask[:, -tokens:]
+        if torch.compiler.is_compiling():
+            return mask
+        if bool((mask != 0).all()):
+            return None
+        if bool((mask[:, 1:] < mask[:, :-1]).any()):
+            raise ValueError("attention_mask hides tokens after others: pad on the left (padding_side='left')")
+        return mask
+
+
+class GatedDeltaNetForCausalLM(QDeltaForCausalLM):
+    """Under the name that such folders have."""
+
+    config_class = GatedDeltaNetConfig

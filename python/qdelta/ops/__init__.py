@@ -1,0 +1,41 @@
+"""The recurrence for PyTorch, on CPU and CUDA tensors, with the signatures of flash-linear-attention."""
+
+from ._rules import (
+    chunk_delta_rule,
+    chunk_gated_delta_rule,
+    chunk_linear_attn,
+    chunk_longhorn,
+    chunk_q_delta_rule,
+    chunk_qdelta_rule,
+    chunk_retention,
+    chunk_simple_gla,
+    fused_recurrent_delta_rule,
+    fused_recurrent_gated_delta_rule,
+    fused_recurrent_linear_attn,
+    fused_recurrent_longhorn,
+    fused_recurrent_q_delta_rule,
+    fused_recurrent_qdelta_rule,
+    fused_recurrent_retention,
+    fused_recurrent_simple_gla,
+    recurrence,
+)
+
+__all__ = [
+    "chunk_delta_rule",
+    "chunk_gated_delta_rule",
+    "chunk_linear_attn",
+    "chunk_longhorn",
+    "chunk_q_delta_rule",
+    "chunk_qdelta_rule",
+    "chunk_retention",
+    "chunk_simple_gla",
+    "fused_recurrent_delta_rule",
+    "fused_recurrent_gated_delta_rule",
+    "fused_recurrent_linear_attn",
+    "fused_recurrent_longhorn",
+    "fused_recurrent_q_delta_rule",
+    "fused_recurrent_qdelta_rule",
+    "fused_recurrent_retention",
+    "fused_recurrent_simple_gla",
+    "recurrence",
+]

@@ -1,0 +1,471 @@
+"""The rules with the signatures and defaults of flash-linear-attention.
+
+All tensors are [B, T, H, ...], q and k with H heads of width K, v with HV heads of width V (HV a multiple of H: value head h
+reads query and key head h / (HV / H)). Values and gates are float32 or bfloat16, states float32. With `cu_seqlens` B is 1 and
+the sequences are packed along T. Each returns the outputs [B, T, HV, V], of the type of v, and the states on exit
+[N, HV, K, V], or None where output_final_state is False.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from ._registered import recurrence_op
+
+Tensor = torch.Tensor
+
+
+def _refuse(kwargs: dict, ignored: tuple[str, ...] = ("chunk_size", "chunk_indices")) -> None:
+    if "head_first" in kwargs:
+        raise TypeError("head_first is not supported: tensors are [B, T, H, ...]; transpose axes 1 and 2")
+    if kwargs.get("cp_context") is not None:
+        raise NotImplementedError("cp_context: qdelta has no context parallelism")
+    unknown = [name for name in kwargs if name not in (*ignored, "cp_context")]
+    if unknown:
+        raise TypeError(f"{unknown[0]} is no argument of this function")
+
+
+def _check(name: str, tensor: Tensor | None, q: Tensor, shape: tuple, axes: str) -> None:
+    if tensor is None:
+        return
+    if tensor.device != q.device:
+        raise ValueError(f"{name} is on {tensor.device}, but q is on {q.device}")
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{name} has shape {list(tensor.shape)}, expected {axes} = {list(shape)}")
+    if tensor.dtype not in (torch.float32, torch.bfloat16):
+        raise TypeError(f"{name} is {tensor.dtype}, expected torch.float32 or torch.bfloat16")
+
+
+def _check_all(q, k, v, g, beta, lamb, initial_state, cu_seqlens) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is {type(tensor).__name__}, expected a tensor")
+        if tensor.dim() != 4:
+            raise ValueError(f"{name} has shape {list(tensor.shape)}, expected [B, T, H, width]")
+    if q.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"q is on {q.device}; qdelta computes on cpu and cuda")
+    B, T, H, K = q.shape
+    HV, V = v.shape[2], v.shape[3]
+    if K == 0 or H == 0:
+        raise ValueError(f"q has shape {list(q.shape)}: heads and widths must not be empty")
+    if HV == 0 or HV % H != 0:
+        raise ValueError(f"v has {HV} heads, which is not a multiple of the {H} heads of q and k")
+    _check("q", q, q, (B, T, H, K), "[B, T, H, K]")
+    _check("k", k, q, (B, T, H, K), "[B, T, H, K]")
+    _check("v", v, q, (B, T, HV, V), "[B, T, HV, V]")
+    for name, gate in (("g", g), ("beta", beta), ("lamb", lamb)):
+        _check(name, gate, q, (B, T, HV), "[B, T, HV]")
+    N = B
+    if cu_seqlens is not None:
+        if B != 1:
+            raise ValueError(f"with cu_seqlens the sequences are packed into one row, but q has batch {B}")
+        if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"cu_seqlens is {cu_seqlens.dtype} {list(cu_seqlens.shape)}, expected N + 1 integers")
+        N = cu_seqlens.shape[0] - 1
+    _check("initial_state", initial_state, q, (N, HV, K, V), "[N, HV, K, V]")
+
+
+def _cast_for_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    if dtype != torch.bfloat16:
+        raise TypeError(f"autocast is to {dtype}; qdelta has kernels for torch.bfloat16 and torch.float32")
+    return tuple(t.to(dtype) for t in tensors)
+
+
+def recurrence(
+    rule: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    beta: Tensor | None = None,
+    lamb: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    state_v_first: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Any rule: linear, retnet, mamba2, longhorn, delta, gated_delta or q_delta. Missing gates are those of a rule that
+    does not read them; a missing g is no decay."""
+    if state_v_first and initial_state is not None:
+        initial_state = initial_state.transpose(-1, -2)
+    _check_all(q, k, v, g, beta, lamb, initial_state, cu_seqlens)
+    q, k, v = _cast_for_autocast(q, k, v)
+    if initial_state is not None:
+        initial_state = initial_state.float()
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    elif scale == 0:
+        raise ValueError("scale is 0: all outputs would be zero")
+    given = (q, k, v, g, beta, lamb, initial_state)
+    save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
+    offsets = cu_seqlens_cpu if cu_seqlens_cpu is not None and cu_seqlens is not None else cu_seqlens
+    o, ht, _, _ = recurrence_op(
+        *given, offsets, rule, float(scale), use_qk_l2norm_in_kernel, output_final_state, save
+    )
+    if not output_final_state:
+        return o, None
+    return o, ht.transpose(-1, -2) if state_v_first else ht
+
+
+# Q-Delta ---------------------------------------------------------------------------------------------------------------
+
+
+def chunk_q_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    lamb: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    **kwargs,
+) -> tuple[Tensor, Tensor | None]:
+    """Q-Delta: S <- exp(g) S; r = beta (v - (k + lamb q)^T S); S <- S + k r^T; o = scale q^T S. g is the log of the
+    decay; g, beta and lamb are [B, T, HV]."""
+    _refuse(kwargs)
+    return recurrence(
+        "q_delta", q, k, v, g, beta, lamb, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
+        cu_seqlens, cu_seqlens_cpu,
+    )  # fmt: skip
+
+
+fused_recurrent_q_delta_rule = chunk_q_delta_rule
+chunk_qdelta_rule = chunk_q_delta_rule  # the published name
+fused_recurrent_qdelta_rule = chunk_q_delta_rule
+
+
+# Gated DeltaNet --------------------------------------------------------------------------------------------------------
+
+
+def _gated_delta_rule(
+    q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel, A_log,
+    dt_bias, use_beta_sigmoid_in_kernel, allow_neg_eigval, state_v_first, cu_seqlens, cu_seqlens_cpu,
+):  # fmt: skip
+    if allow_neg_eigval and not use_beta_sigmoid_in_kernel:
+        raise ValueError("allow_neg_eigval=True requires use_beta_sigmoid_in_kernel=True")
+    if use_gate_in_kernel:
+        if A_log is None or g is None:
+            raise ValueError("use_gate_in_kernel=True needs g and A_log")
+        raw = g.float() if dt_bias is None else g.float() + dt_bias.float()
+        g = -A_log.float().exp() * F.softplus(raw)
+    if beta is None:
+        beta = q.new_ones(()).expand(v.shape[:3])
+    elif use_beta_sigmoid_in_kernel:
+        beta = beta.float().sigmoid() * (2 if allow_neg_eigval else 1)
+    return recurrence(
+        "gated_delta", q, k, v, g, beta, None, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
+        cu_seqlens, cu_seqlens_cpu, state_v_first,
+    )  # fmt: skip
+
+
+def chunk_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    **kwargs,
+) -> tuple[Tensor, Tensor | None]:
+    """Gated DeltaNet; g is the log of the decay, g and beta are [B, T, HV]."""
+    _refuse(kwargs)
+    return _gated_delta_rule(
+        q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel,
+        A_log, dt_bias, use_beta_sigmoid_in_kernel, allow_neg_eigval, state_v_first, cu_seqlens, cu_seqlens_cpu,
+    )  # fmt: skip
+
+
+def fused_recurrent_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    gk: Tensor | None = None,
+    gv: Tensor | None = None,
+    beta: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    **kwargs,
+) -> tuple[Tensor, Tensor | None]:
+    """As chunk_gated_delta_rule. Decays of every channel (gk, gv) are not supported."""
+    _refuse(kwargs)
+    if gk is not None or gv is not None:
+        raise NotImplementedError("gk and gv: qdelta has one decay for each head, g")
+    return _gated_delta_rule(
+        q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel,
+        A_log, dt_bias, use_beta_sigmoid_in_kernel, allow_neg_eigval, state_v_first, cu_seqlens, None,
+    )  # fmt: skip
+
+
+# DeltaNet and Longhorn -------------------------------------------------------------------------------------------------
+
+
+def _beta_of_heads(beta: Tensor | None, v: Tensor) -> Tensor:
+    if beta is None:
+        return v.new_ones(()).expand(v.shape[:3])
+    if beta.dim() == 4:
+        raise NotImplementedError("beta is [B, T, H, V]: qdelta has one beta for each head, [B, T, HV]")
+    return beta
+
+
+def chunk_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    **kwargs,
+) -> tuple[Tensor, Tensor | None]:
+    """DeltaNet; beta is [B, T, HV]."""
+    _refuse(kwargs)
+    return recurrence(
+        "delta", q, k, v, None, _beta_of_heads(beta, v), None, scale, initial_state, output_final_state,
+        use_qk_l2norm_in_kernel, cu_seqlens, cu_seqlens_cpu,
+    )  # fmt: skip
+
+
+def fused_recurrent_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """As chunk_delta_rule; without beta it is 1."""
+    return chunk_delta_rule(
+        q, k, v, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, cu_seqlens
+    )
+
+
+def chunk_longhorn(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    **kwargs,
+) -> tuple[Tensor, Tensor | None]:
+    """Longhorn: the delta rule with beta / (1 + beta k.k) in the place of beta."""
+    _refuse(kwargs)
+    return recurrence(
+        "longhorn", q, k, v, None, _beta_of_heads(beta, v), None, scale, initial_state, output_final_state,
+        use_qk_l2norm_in_kernel, cu_seqlens, cu_seqlens_cpu,
+    )  # fmt: skip
+
+
+fused_recurrent_longhorn = chunk_longhorn
+
+
+# Without erasing: linear attention, RetNet, Mamba2 ---------------------------------------------------------------------
+
+
+def _decay(g: Tensor | None, g_gamma: Tensor | None, v: Tensor) -> Tensor | None:
+    if g is not None and g_gamma is not None:
+        raise ValueError("g and g_gamma exclude each other")
+    return g if g_gamma is None else g_gamma.float().expand(v.shape[:3])
+
+
+def chunk_simple_gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    g_gamma: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    **kwargs,
+) -> tuple[Tensor, Tensor | None]:
+    """Linear attention with a decay for each head: RetNet with g_gamma [HV], Mamba2 with g [B, T, HV] and v times dt."""
+    _refuse(kwargs)
+    return recurrence(
+        "retnet", q, k, v, _decay(g, g_gamma, v), None, None, scale, initial_state, output_final_state, False,
+        cu_seqlens, cu_seqlens_cpu, state_v_first,
+    )  # fmt: skip
+
+
+def fused_recurrent_simple_gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    g_gamma: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    reverse: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    **kwargs,
+) -> tuple[Tensor, Tensor | None]:
+    """As chunk_simple_gla."""
+    if reverse:
+        raise NotImplementedError("reverse: qdelta reads sequences from the front")
+    return chunk_simple_gla(
+        q, k, v, g, g_gamma, scale, initial_state, output_final_state, state_v_first, cu_seqlens, **kwargs
+    )
+
+
+def _sequence_starts(cu_seqlens: Tensor, tokens: int) -> Tensor:
+    """For every token the sequence that it belongs to."""
+    positions = torch.arange(tokens, device=cu_seqlens.device)
+    return torch.searchsorted(cu_seqlens[1:].contiguous(), positions, right=True)
+
+
+def _normalized(o, q, k, scale, z_before, cu_seqlens):
+    """o / (scale q.z), z the sum of all keys so far; and z on exit, [N, 1, H, K]."""
+    z = k.float().cumsum(1)
+    if cu_seqlens is None:
+        before = 0 if z_before is None else z_before
+        z = z + before
+        z_after = z[:, -1:]
+    else:
+        cu_seqlens = cu_seqlens.to(k.device)
+        padded = F.pad(z, (0, 0, 0, 0, 1, 0))  # padded[t] is the sum of the keys before t
+        starts = padded[0, cu_seqlens[:-1]].unsqueeze(1)  # [N, 1, H, K]
+        before = -starts if z_before is None else z_before - starts
+        z_after = padded[0, cu_seqlens[1:]].unsqueeze(1) + before
+        z = z + before[_sequence_starts(cu_seqlens, k.shape[1])].squeeze(1).unsqueeze(0)
+    weight = (q.float() * scale * z).sum(-1, keepdim=True) + 1e-10
+    groups = o.shape[2] // q.shape[2]
+    if groups > 1:
+        weight = weight.repeat_interleave(groups, 2)
+    return (o / weight).to(o.dtype), z_after
+
+
+def chunk_linear_attn(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | tuple | None = None,
+    output_final_state: bool = False,
+    normalize: bool = True,
+    cu_seqlens: Tensor | None = None,
+    **kwargs,
+):
+    """Linear attention. With `normalize` outputs are divided by scale q.z, z the sum of the keys so far, and states are
+    pairs of the state and z [N, 1, H, K]."""
+    _refuse(kwargs)
+    if scale is None:
+        scale = k.shape[-1] ** -0.5
+    z_before = None
+    if isinstance(initial_state, tuple):
+        if not normalize:
+            raise ValueError("initial_state is a pair, which only normalize=True takes")
+        initial_state, z_before = initial_state
+    o, ht = recurrence(
+        "linear", q, k, v, None, None, None, scale, initial_state, output_final_state, False, cu_seqlens
+    )
+    if not normalize:
+        return o, ht
+    o, z_after = _normalized(o, q, k, scale, z_before, cu_seqlens)
+    return o, (ht, z_after)
+
+
+def fused_recurrent_linear_attn(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | tuple | None = None,
+    output_final_state: bool = False,
+    reverse: bool = False,
+    normalize: bool = False,
+    cu_seqlens: Tensor | None = None,
+):
+    """As chunk_linear_attn, but it does not normalize unless told to."""
+    if reverse:
+        raise NotImplementedError("reverse: qdelta reads sequences from the front")
+    return chunk_linear_attn(q, k, v, scale, initial_state, output_final_state, normalize, cu_seqlens)
+
+
+def _retention_decay(heads: int, device) -> Tensor:
+    """log(1 - 2^(-5 - h))"""
+    return torch.log1p(-torch.exp2(-5.0 - torch.arange(heads, dtype=torch.float32, device=device)))
+
+
+def chunk_retention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+    **kwargs,
+) -> tuple[Tensor, Tensor | None]:
+    """RetNet: a fixed decay 1 - 2^(-5 - h) for head h."""
+    return chunk_simple_gla(
+        q, k, v, None, _retention_decay(v.shape[2], v.device), scale, initial_state, output_final_state,
+        cu_seqlens=cu_seqlens, **kwargs,
+    )  # fmt: skip
+
+
+def fused_recurrent_retention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    reverse: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    **kwargs,
+) -> tuple[Tensor, Tensor | None]:
+    """As chunk_retention."""
+    return fused_recurrent_simple_gla(
+        q, k, v, None, _retention_decay(v.shape[2], v.device), scale, initial_state, output_final_state, reverse,
+        state_v_first, cu_seqlens, **kwargs,
+    )  # fmt: skip

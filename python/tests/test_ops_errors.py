@@ -1,0 +1,118 @@
+"""Wrong arguments: an exception that names the argument, never a crash."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from qdelta import ops  # noqa: E402
+from recurrence_cases import DEVICES, make_inputs  # noqa: E402
+
+NAMES = ("q", "k", "v", "g", "beta", "lamb")
+devices = pytest.mark.parametrize("device", DEVICES)
+
+
+def call(inputs, **options):
+    given = {name: inputs[name] for name in (*NAMES, "initial_state")}
+    return ops.chunk_q_delta_rule(**given, **options)
+
+
+@devices
+@pytest.mark.parametrize("name", (*NAMES, "initial_state"))
+def test_shapes(name, device):
+    for change in (lambda x: x[..., :-1], lambda x: x[:1], lambda x: x[None], lambda x: x[0]):
+        inputs = make_inputs(device)
+        inputs[name] = change(inputs[name])
+        with pytest.raises(ValueError) as raised:
+            call(inputs)
+        # A wrong q or v makes the others wrong: then one of them is named.
+        named = str(raised.value).split()[0]
+        assert named == name or name in ("q", "v"), raised.value
+
+
+@devices
+@pytest.mark.parametrize("name", (*NAMES, "initial_state"))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int32, torch.complex64])
+def test_types(name, dtype, device):
+    inputs = make_inputs(device)
+    inputs[name] = inputs[name].to(dtype)
+    with pytest.raises(TypeError, match=f"^{name} is torch"):
+        call(inputs)
+
+
+@pytest.mark.parametrize("name", (*NAMES, "initial_state"))
+def test_devices(name):
+    inputs = make_inputs()
+    inputs[name] = inputs[name].to("meta")
+    with pytest.raises(ValueError, match=f"^{name} is on" if name != "q" else "meta"):
+        call(inputs)
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="no GPU here")
+@pytest.mark.parametrize("name", (*NAMES, "initial_state"))
+def test_tensors_on_the_cpu_and_on_a_gpu(name):
+    inputs = make_inputs("cuda")
+    inputs[name] = inputs[name].cpu()
+    with pytest.raises(ValueError, match=" is on cpu" if name != "q" else " is on cuda"):
+        call(inputs)
+
+
+@devices
+def test_offsets(device):
+    inputs = make_inputs(device, B=1)
+    inputs["initial_state"] = None
+    for offsets, message in (
+        ([0, 50], "100 tokens"),
+        ([1, 100], "starts with 1"),
+        ([0, 60, 50, 100], "decreases"),
+        ([0, -1, 100], "decreases"),
+    ):
+        with pytest.raises(ValueError, match="cu_seqlens.*" + message):
+            call(inputs, cu_seqlens=torch.tensor(offsets, device=device))
+    with pytest.raises(ValueError, match="cu_seqlens"):
+        call(inputs, cu_seqlens=torch.tensor([0.0, 100.0], device=device))
+    with pytest.raises(ValueError, match="cu_seqlens"):
+        call(inputs, cu_seqlens=torch.tensor([[0, 100]], device=device))
+    with pytest.raises(ValueError, match="batch 2"):
+        call(make_inputs(device), cu_seqlens=torch.tensor([0, 100], device=device))
+
+
+def test_heads_and_widths():
+    with pytest.raises(ValueError, match="3 heads"):
+        call(make_inputs(HV=3))
+    with pytest.raises(ValueError, match="empty"):
+        call(make_inputs(K=0))
+    assert call(make_inputs(V=0))[0].shape == (2, 100, 4, 0)
+
+
+def test_options():
+    inputs = make_inputs()
+    with pytest.raises(TypeError, match="head_first"):
+        call(inputs, head_first=True)
+    with pytest.raises(TypeError, match="nonsense"):
+        call(inputs, nonsense=1)
+    with pytest.raises(ValueError, match="scale"):
+        call(inputs, scale=0)
+    with pytest.raises(ValueError, match="scale"):
+        call(inputs, scale=float("inf"))
+    with pytest.raises(ValueError, match="rule"):
+        ops.recurrence("nonsense", inputs["q"], inputs["k"], inputs["v"])
+    with pytest.raises(ValueError, match="beta"):
+        ops.recurrence("delta", inputs["q"], inputs["k"], inputs["v"])
+    with pytest.raises(TypeError, match="q is list"):
+        ops.chunk_delta_rule([1.0], inputs["k"], inputs["v"], inputs["beta"])
+    with pytest.raises(NotImplementedError, match="gk"):
+        ops.fused_recurrent_gated_delta_rule(inputs["q"], inputs["k"], inputs["v"], gk=inputs["q"])
+    with pytest.raises(NotImplementedError, match="beta"):
+        ops.chunk_delta_rule(inputs["q"], inputs["k"], inputs["v"], inputs["v"])
+    with pytest.raises(NotImplementedError, match="reverse"):
+        ops.fused_recurrent_simple_gla(inputs["q"], inputs["k"], inputs["v"], reverse=True)
+    with pytest.raises(TypeError, match="autocast"), torch.autocast("cpu", torch.float16):
+        call(inputs)
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="no GPU here")
+def test_keys_wider_than_the_gpu_has_kernels_for():
+    with pytest.raises(ValueError, match="K is 300"):
+        call(make_inputs("cuda", K=300))

@@ -1,0 +1,226 @@
+"""The operators inside PyTorch: opcheck, gradcheck, torch.compile, autocast, CUDA graphs, threads and streams."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from qdelta import ops  # noqa: E402
+from recurrence_cases import DEVICES, RULES, gates_of, make_inputs, relative  # noqa: E402
+
+devices = pytest.mark.parametrize("device", DEVICES)
+needs_cuda = pytest.mark.skipif("cuda" not in DEVICES, reason="no GPU here")
+
+
+def arguments(rule, device, cu_seqlens=None, requires_grad=True, **shape):
+    inputs = make_inputs(device, **shape)
+    gates = gates_of(rule, inputs)
+    tensors = [inputs["q"], inputs["k"], inputs["v"], *gates.values(), inputs["initial_state"]]
+    tensors = [None if t is None else t.detach().requires_grad_(requires_grad) for t in tensors]
+    return (*tensors, cu_seqlens, rule, 0.2, True, True, requires_grad)
+
+
+@devices
+@pytest.mark.parametrize("rule", RULES)
+def test_opcheck(rule, device):
+    op = torch.ops.qdelta.recurrence.default
+    tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
+    # The last one compares all outputs of two calls: what is saved on a GPU has bytes between that nobody writes.
+    tests += ["test_aot_dispatch_dynamic"] if device == "cpu" else []
+    torch.library.opcheck(op, arguments(rule, device, T=70), test_utils=tests)
+    torch.library.opcheck(op, arguments(rule, device, requires_grad=False, T=70))
+    cu_seqlens = torch.tensor([0, 10, 70], device=device)
+    torch.library.opcheck(op, arguments(rule, device, cu_seqlens, B=1, N=2, T=70), test_utils=tests)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.filterwarnings("ignore:Input #")  # gradcheck would rather have float64
+def test_gradcheck(rule):
+    inputs = make_inputs(B=1, T=3, H=1, HV=2, K=3, V=2)
+    gates = gates_of(rule, inputs)
+    given = [inputs["q"], inputs["k"], inputs["v"], *gates.values(), inputs["initial_state"]]
+    leaves = [x.clone().requires_grad_() for x in given if x is not None]
+
+    def function(*values):
+        rest = iter(values)
+        q, k, v, g, beta, lamb, h0 = (None if x is None else next(rest) for x in given)
+        return ops.recurrence(
+            rule, q, k, v, g, beta, lamb, initial_state=h0, output_final_state=True, use_qk_l2norm_in_kernel=True
+        )
+
+    assert torch.autograd.gradcheck(function, leaves, eps=1e-2, atol=2e-3, rtol=1e-2, nondet_tol=0.0)
+
+
+@devices
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_without_a_graph_break(backend, device):
+    if backend == "inductor" and device == "cpu":
+        pytest.importorskip("torch._inductor.cpp_builder")
+    inputs = make_inputs(device)
+
+    def function(q, k, v, g, beta, lamb, initial_state):
+        o, ht = ops.chunk_q_delta_rule(
+            q * 2, k, v, g, beta, lamb, initial_state=initial_state, output_final_state=True, use_qk_l2norm_in_kernel=True
+        )
+        return (o.sin() + 1).sum() + ht.sum()
+
+    results = []
+    compiled = torch.compile(function, fullgraph=True, backend=backend)
+    for call in (function, compiled):
+        leaves = {name: x.clone().requires_grad_() for name, x in inputs.items()}
+        loss = call(**leaves)
+        loss.backward()
+        results.append((loss, leaves))
+    assert relative(results[1][0], results[0][0]) < 1e-5
+    for name, leaf in results[0][1].items():
+        assert relative(results[1][1][name].grad, leaf.grad) < 1e-5, name
+
+
+@devices
+def test_compiled_with_packed_sequences_and_other_lengths(device):
+    compiled = torch.compile(
+        lambda i, cu: ops.chunk_gated_delta_rule(i["q"], i["k"], i["v"], i["g"], i["beta"], cu_seqlens=cu)[0],
+        fullgraph=True, backend="aot_eager", dynamic=True,
+    )  # fmt: skip
+    for T in (90, 100, 130):
+        inputs = make_inputs(device, B=1, T=T)
+        inputs["k"] = torch.nn.functional.normalize(inputs["k"], dim=-1)
+        inputs["q"] = inputs["q"].requires_grad_()
+        cu_seqlens = torch.tensor([0, 7, T], device=device)
+        got = compiled(inputs, cu_seqlens)
+        wanted = ops.chunk_gated_delta_rule(
+            inputs["q"], inputs["k"], inputs["v"], inputs["g"], inputs["beta"], cu_seqlens=cu_seqlens
+        )[0]
+        assert torch.equal(got, wanted)
+
+
+@devices
+def test_autocast(device):
+    inputs = make_inputs(device)
+    leaf = inputs["q"].requires_grad_()
+    with torch.autocast(device, torch.bfloat16):
+        o, ht = ops.chunk_q_delta_rule(
+            *[inputs[n] for n in ("q", "k", "v", "g", "beta", "lamb")], output_final_state=True,
+            use_qk_l2norm_in_kernel=True,
+        )  # fmt: skip
+    assert o.dtype == torch.bfloat16 and ht.dtype == torch.float32
+    o.float().sum().backward()
+    assert leaf.grad.dtype == torch.float32 and leaf.grad.isfinite().all()
+
+
+@devices
+def test_same_bits_every_time(device):
+    results = []
+    for _ in range(2):
+        inputs = {name: x.requires_grad_() for name, x in make_inputs(device, torch.bfloat16, K=64, V=64).items()}
+        o, _ = ops.chunk_q_delta_rule(
+            *[inputs[n] for n in ("q", "k", "v", "g", "beta", "lamb")], use_qk_l2norm_in_kernel=True
+        )
+        o.float().square().sum().backward()
+        results.append([o, *[inputs[n].grad for n in ("q", "k", "v", "g", "beta", "lamb")]])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@devices
+def test_threads_at_once(device):
+    inputs = [make_inputs(device, T=60 + 10 * i, seed=i) for i in range(4)]
+
+    def call(i):
+        return ops.chunk_q_delta_rule(
+            *[i[n] for n in ("q", "k", "v", "g", "beta", "lamb")], use_qk_l2norm_in_kernel=True
+        )[0]
+
+    wanted = [call(i) for i in inputs]
+    failures = []
+
+    def work(n):
+        for _ in range(10):
+            if not torch.equal(call(inputs[n]), wanted[n]):
+                failures.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_second_derivatives_are_refused():
+    inputs = make_inputs()
+    q = inputs["q"].requires_grad_()
+    o, _ = ops.chunk_delta_rule(q, inputs["k"], inputs["v"], inputs["beta"], use_qk_l2norm_in_kernel=True)
+    (gradient,) = torch.autograd.grad(o.square().sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivatives"):
+        gradient.sum().backward()
+
+
+# On a GPU ------------------------------------------------------------------------------------------------------------
+
+
+@needs_cuda
+@pytest.mark.parametrize("packed", [False, True])
+def test_captured_in_a_cuda_graph(packed):
+    inputs = make_inputs("cuda", torch.bfloat16, B=1, T=200, K=64, V=64)
+    names = ("q", "k", "v", "g", "beta", "lamb")
+    leaves = [inputs[n].requires_grad_() for n in names]
+    cu_seqlens = torch.tensor([0, 70, 200]) if packed else None
+    do = torch.randn_like(inputs["v"])
+
+    def both():
+        o, _ = ops.chunk_q_delta_rule(*leaves, use_qk_l2norm_in_kernel=True, cu_seqlens=cu_seqlens)
+        return [o, *torch.autograd.grad(o, leaves, do)]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            both()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = both()
+    for seed in (1, 2):
+        fresh = make_inputs("cuda", torch.bfloat16, B=1, T=200, K=64, V=64, seed=seed)
+        with torch.no_grad():
+            for leaf, name in zip(leaves, names, strict=True):
+                leaf.copy_(fresh[name])
+        graph.replay()
+        torch.cuda.synchronize()
+        for got, wanted in zip(captured, both(), strict=True):
+            assert torch.equal(got, wanted)
+
+
+@needs_cuda
+def test_streams_at_once():
+    inputs = [make_inputs("cuda", torch.bfloat16, T=500, K=64, V=64, seed=i) for i in range(4)]
+    call = lambda i: ops.chunk_q_delta_rule(  # noqa: E731
+        *[i[n] for n in ("q", "k", "v", "g", "beta", "lamb")], use_qk_l2norm_in_kernel=True
+    )[0]
+    wanted = [call(i) for i in inputs]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in inputs]
+    results = [None] * 4
+    for _ in range(5):
+        for n, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                results[n] = call(inputs[n])
+        torch.cuda.synchronize()
+        assert all(torch.equal(a, b) for a, b in zip(results, wanted, strict=True))
+
+
+@needs_cuda
+def test_a_call_does_not_wait():
+    """While the stream sleeps, calls return."""
+    inputs = make_inputs("cuda", torch.bfloat16, K=64, V=64)
+    names = ("q", "k", "v", "g", "beta", "lamb")
+    call = lambda: ops.chunk_q_delta_rule(*[inputs[n] for n in names], use_qk_l2norm_in_kernel=True)  # noqa: E731
+    call()
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2_000_000_000)
+    call()
+    assert not torch.cuda.current_stream().query()
+    torch.cuda.synchronize()
