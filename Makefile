@@ -15,12 +15,12 @@ PREFIX ?= /usr/local
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 
-.PHONY: help build demo test bench lint asan tsan install dist clean
+.PHONY: help build demo test test-python wheel bench lint asan tsan install dist clean
 
 help: ## this list
 	@echo "qdelta: a native engine for delta-rule language models. The targets:"
 	@echo
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
 build: ## build the engine, build/qdelta, and its tests; with CUDA=1 in build-cuda
 	@scripts/build.sh $(PRESET) $(JOBS)
@@ -33,6 +33,13 @@ test: ## build and run all tests
 	@scripts/build.sh $(PRESET) $(JOBS)
 	@echo "test: running the tests"
 	@ctest --preset $(PRESET)
+
+wheel: ## make a wheel of the Python package in dist/, with all that it needs; with CUDA=1 for GPUs
+	@scripts/wheel.sh $(PRESET) $(JOBS)
+
+test-python: ## install PyTorch, transformers and the wheel into build/python, and run all tests of the Python package
+	@scripts/wheel.sh $(PRESET) $(JOBS)
+	@scripts/test_python.sh
 
 bench: ## time the operators on this machine
 	@scripts/build.sh cpu $(JOBS)

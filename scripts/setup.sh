@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that are missing, and only those. With nothing missing it says nothing and takes no time.
 #
-#   scripts/setup.sh [build] [lint] [sanitize] [dist]     default: build
+#   scripts/setup.sh [build] [lint] [sanitize] [dist] [wheel]     default: build
 #
 # QDELTA_NO_SETUP=1 skips it: on a system without apt, have the things listed in docs/building.md and set this.
 set -euo pipefail
@@ -12,10 +12,13 @@ build=(g++ cmake ninja-build make pkg-config ocl-icd-opencl-dev
   libsentencepiece-dev libonig-dev libicu-dev zlib1g-dev liblzma-dev libzstd-dev libxxhash-dev libboost-dev
   libeigen3-dev
   # Found at run time: PNG pictures, training on several processes.
-  librsvg2-2 openmpi-bin)
+  librsvg2-2 openmpi-bin
+  # For the tests of the Python package, the part without PyTorch.
+  python3-numpy python3-pytest)
 lint=("${build[@]}" clang clang-format clang-tidy libomp-dev shellcheck python3)
 sanitize=("${build[@]}" clang libomp-dev llvm)
 dist=("${build[@]}" patchelf)
+wheel=("${build[@]}" python3 python3-venv)
 
 [[ ${QDELTA_NO_SETUP:-0} == 1 ]] && exit 0
 
@@ -27,7 +30,8 @@ for set in "${@:-build}"; do
     lint) wanted+=("${lint[@]}") ;;
     sanitize) wanted+=("${sanitize[@]}"); compiler_runtime=true ;;
     dist) wanted+=("${dist[@]}") ;;
-    *) echo "setup: there is no set '$set'; choose from: build lint sanitize dist" >&2; exit 2 ;;
+    wheel) wanted+=("${wheel[@]}") ;;
+    *) echo "setup: there is no set '$set'; choose from: build lint sanitize dist wheel" >&2; exit 2 ;;
   esac
 done
 

@@ -14,6 +14,9 @@ class ByteTokenizer final : public Tokenizer {
   [[nodiscard]] std::string token(std::int32_t id) const override;
   [[nodiscard]] std::optional<std::int32_t> id_of(std::string_view token) const override;
 
+  // The same as Hugging Face's files, for others who read a checkpoint; the engine needs none.
+  [[nodiscard]] static std::vector<TokenizerFile> published_files();
+
  private:
   void encode_text(std::string_view text, std::vector<std::int32_t>& ids) const override;
   std::string decode_text(std::span<const std::int32_t> ids, Special special) const override;

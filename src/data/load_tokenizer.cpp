@@ -136,9 +136,12 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec) {
 }
 
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
-  for (const TokenizerFile& file : tokenizer.files()) write_whole(fs::path(folder) / file.name, file.contents);
+  const bool bytes = tokenizer.files().empty();
+  for (const TokenizerFile& file : bytes ? ByteTokenizer::published_files() : tokenizer.files()) {
+    write_whole(fs::path(folder) / file.name, file.contents);
+  }
   // Last, and always: other files of a tokenizer may lie there already.
-  const nlohmann::json own = {{"tokenizer", tokenizer.files().empty() ? kBytes : tokenizer.files().front().name}};
+  const nlohmann::json own = {{"tokenizer", bytes ? kBytes : tokenizer.files().front().name}};
   write_whole(fs::path(folder) / kOwnFile, own.dump() + "\n");
 }
 

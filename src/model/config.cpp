@@ -54,6 +54,7 @@ Json id_or_null(const std::optional<std::int64_t>& id) { return id ? Json(*id) :
 
 constexpr std::int64_t kMostLayers = std::int64_t{1} << 14;
 constexpr std::string_view kMamba = "mamba";
+constexpr std::string_view kDeltaNet = "delta_net";
 
 // Published models of one mixer. Others are of our type, with a key that names the mixer.
 struct PublishedType {
@@ -61,6 +62,45 @@ struct PublishedType {
 };
 constexpr PublishedType kOurType{"qdelta", "QDeltaForCausalLM", "q_delta"};
 constexpr PublishedType kPublishedTypes[] = {kOurType, {"gated_deltanet", "GatedDeltaNetForCausalLM", "gated_delta"}};
+
+// FLA's DeltaNet says widths as multiples of hidden_size, and has options that this engine has no kernels for.
+void read_published_deltanet(const Json& json, ModelConfig& config) {
+  config.mixer = "delta";
+  const auto must_be = [&](const char* key, const Json& expected) {
+    const auto found = json.find(key);
+    if (found == json.end() || *found == expected) return;
+    fail(Status::unsupported, "config: a delta_net with {} {} is not supported, only {}", key, found->dump(),
+         expected.dump());
+  };
+  must_be("use_beta", true);
+  must_be("use_output_norm", true);
+  must_be("qk_norm", "l2");
+  must_be("qk_activation", "silu");
+  must_be("attn", nullptr);
+  must_be("conv_bias", false);
+  double expand_k = 1;
+  double expand_v = 1;
+  config.hidden_size = 2048;
+  config.num_heads = 16;
+  config.num_hidden_layers = 24;
+  config.use_gate = false;
+  read(json, "expand_k", expand_k);
+  read(json, "expand_v", expand_v);
+  read(json, "hidden_size", config.hidden_size);
+  read(json, "num_heads", config.num_heads);
+  constexpr std::int64_t kWidest = std::int64_t{1} << 24;
+  require(config.num_heads > 0 && config.num_heads <= kWidest, "config: num_heads is {}, which makes no sense",
+          config.num_heads);
+  const double key_width = static_cast<double>(config.hidden_size) * expand_k;
+  require(expand_v > 0 && key_width >= 1 && key_width <= static_cast<double>(kWidest),
+          "config: hidden_size {} with expand_k {} and expand_v {} makes no sense", config.hidden_size, expand_k,
+          expand_v);
+  config.head_dim = static_cast<std::int64_t>(key_width / static_cast<double>(config.num_heads));
+  require(std::abs(static_cast<double>(config.head_dim * config.num_heads) - key_width) < 1e-9,
+          "config: {} heads do not divide hidden_size {} times expand_k {}", config.num_heads, config.hidden_size,
+          expand_k);
+  config.expand_v = expand_v / expand_k;
+}
 
 // What a published Mamba says in its own way.
 void read_published_mamba(const Json& json, ModelConfig& config) {
@@ -120,12 +160,14 @@ void read_mixer(const Json& json, ModelConfig& config) {
     config.mixer = mixer_type(rule).name;
   } else if (type == kMamba) {
     read_published_mamba(json, config);
+  } else if (type == kDeltaNet) {
+    read_published_deltanet(json, config);
   } else if (published != std::end(kPublishedTypes)) {
     config.mixer = published->mixer;
   } else if (!type.empty()) {
     fail(Status::unsupported,
-         "config: model_type is '{}'; this engine reads 'qdelta', 'gated_deltanet' and 'mamba', or any with a 'rule' "
-         "of its own",
+         "config: model_type is '{}'; this engine reads 'qdelta', 'gated_deltanet', 'delta_net' and 'mamba', or any "
+         "with a 'rule' of its own",
          type);
   }
 }
@@ -278,6 +320,9 @@ ModelConfig config_from_json(const Json& json) {
   require(json.is_object(), "config: the file holds no JSON object");
   ModelConfig config;
   read_mixer(json, config);
+  std::string type;
+  read(json, "model_type", type);
+  const bool relative_widths = type == kDeltaNet && !json.contains("rule");  // read already
   read(json, "vocab_size", config.vocab_size);
   read(json, "hidden_size", config.hidden_size);
   read(json, "num_hidden_layers", config.num_hidden_layers);
@@ -285,7 +330,7 @@ ModelConfig config_from_json(const Json& json) {
   read(json, "num_heads", config.num_heads);
   read(json, "num_v_heads", config.num_v_heads);
   read(json, "head_dim", config.head_dim);
-  read(json, "expand_v", config.expand_v);
+  if (!relative_widths) read(json, "expand_v", config.expand_v);
   read(json, "conv_size", config.conv_size);
   read(json, "use_short_conv", config.use_short_conv);
   read(json, "use_gate", config.use_gate);
@@ -333,6 +378,7 @@ nlohmann::ordered_json mamba_to_json(const ModelConfig& config) {
       {"use_conv_bias", true},
       {"hidden_act", "silu"},
       {"norm_eps", config.norm_eps},
+      {"layer_norm_epsilon", config.norm_eps},  // the same, as transformers calls it
       {"tie_word_embeddings", config.tie_word_embeddings},
       {"initializer_range", config.initializer_range},
       {"bos_token_id", id_or_null(config.bos_token_id)},

@@ -5,7 +5,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from .cache import RecurrentCache
 from .configuration import GatedDeltaNetConfig, QDeltaConfig
 from .modeling import GatedDeltaNetForCausalLM, QDeltaForCausalLM
-from .tokenization import ByteTokenizer
+from .tokenization import FolderTokenizer
 
 
 def _register() -> None:
@@ -15,13 +15,13 @@ def _register() -> None:
         except ValueError:  # another package has taken the type, as flash-linear-attention does
             continue
         AutoModelForCausalLM.register(config, model)
-        AutoTokenizer.register(config, slow_tokenizer_class=ByteTokenizer, exist_ok=True)
+        AutoTokenizer.register(config, fast_tokenizer_class=FolderTokenizer, exist_ok=True)
 
 
 _register()
 
 __all__ = [
-    "ByteTokenizer",
+    "FolderTokenizer",
     "GatedDeltaNetConfig",
     "GatedDeltaNetForCausalLM",
     "QDeltaConfig",

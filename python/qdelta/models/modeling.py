@@ -35,7 +35,7 @@ class QDeltaPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         initialize_module(module, self.config.initializer_range)
 
-    def _set_gradient_checkpointing(self, enable: bool = True, gradient_checkpointing_func=None) -> None:
+    def _set_gradient_checkpointing(self, enable: bool = True, **kwargs) -> None:
         """Each block is computed again in the backward."""
         for module in self.modules():
             if isinstance(module, DeltaModel):

@@ -1,0 +1,56 @@
+"""flash-linear-attention's own functions on qdelta's kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("fla")
+
+import qdelta  # noqa: E402
+from qdelta import ops  # noqa: E402
+from recurrence_cases import DEVICES, make_inputs  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def registered():
+    try:
+        return qdelta.register_fla_backend()
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_functions_of_fla_run_on_our_kernels(registered, device):
+    assert "chunk_gated_delta_rule" in registered
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+
+    i = {name: x.requires_grad_() for name, x in make_inputs(device, V=48).items()}
+    arguments = [i[name] for name in ("q", "k", "v", "g", "beta")]
+    options = {"initial_state": i["initial_state"], "output_final_state": True, "use_qk_l2norm_in_kernel": True}
+    o, ht = chunk_gated_delta_rule(*arguments, **options)
+    wanted, states = ops.chunk_gated_delta_rule(*arguments, **options)
+    assert torch.equal(o, wanted) and torch.equal(ht, states)
+    assert "qdelta" in repr(type(o.grad_fn)).lower()  # not FLA's own, which needs a GPU besides
+    o.sum().backward()
+    assert i["q"].grad is not None
+
+
+def test_functions_with_a_registry_of_their_own(registered):
+    from fla.ops.simple_gla import fused_recurrent_simple_gla
+
+    i = make_inputs(H=4)
+    o, _ = fused_recurrent_simple_gla(i["q"], i["k"], i["v"], i["g"])
+    assert torch.equal(o, ops.fused_recurrent_simple_gla(i["q"], i["k"], i["v"], i["g"])[0])
+
+
+def test_what_is_not_taken(registered):
+    from qdelta.fla_backend import _verifier
+
+    verify = _verifier("chunk_gated_delta_rule")
+    i = make_inputs()
+    arguments = [i[name] for name in ("q", "k", "v", "g", "beta")]
+    assert verify(*arguments) == (True, None)
+    assert not verify(*[x.half() for x in arguments])[0]
+    assert not verify(*arguments, cp_context=object())[0]
+    assert not verify(arguments[0])[0]

@@ -1,0 +1,135 @@
+"""qdelta.LanguageModel, which needs NumPy alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import qdelta
+
+
+def read_safetensors(path) -> dict[str, np.ndarray]:
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + size])
+    types = {"F32": np.float32, "F64": np.float64, "I32": np.int32, "I64": np.int64}
+    found = {}
+    for name, about in header.items():
+        if name != "__metadata__" and about["dtype"] in types:
+            begin, end = about["data_offsets"]
+            values = np.frombuffer(data[8 + size + begin : 8 + size + end], dtype=types[about["dtype"]])
+            found[name] = values.reshape(about["shape"])
+    return found
+
+
+MODELS = ["qdelta_tiny", "qdelta_gva_tied", "gated_deltanet_tiny", "mamba_tiny", "mamba_published"]
+
+
+@pytest.fixture(params=MODELS)
+def case(request, golden):
+    folder = golden / "model" / request.param
+    expected = read_safetensors(folder / "expected.safetensors")
+    return qdelta.LanguageModel.load(folder), expected["input_ids"], expected["logits"]
+
+
+@pytest.fixture
+def with_bytes(tmp_path, golden):
+    """A model of 97 tokens cannot read all bytes, but those below 97."""
+    folder = tmp_path / "model"
+    shutil.copytree(golden / "model" / "qdelta_tiny", folder)
+    (folder / "qdelta_tokenizer.json").write_text('{"tokenizer": "bytes"}')
+    return folder
+
+
+def close(got, expected) -> bool:
+    return np.linalg.norm(got - expected) <= 1e-5 * np.linalg.norm(expected)
+
+
+def test_logits_are_the_recorded_ones(case):
+    model, ids, logits = case
+    assert close(model.logits(ids), logits)
+    assert close(model.logits(ids[0]), logits[0])
+    assert close(model.next_logits(list(ids)), logits[:, -1])
+    assert model.vocab_size == logits.shape[-1]
+    assert model.config["hidden_size"] > 0 and model.parameter_count > 0
+
+
+def test_states(case, tmp_path):
+    model, ids, logits = case
+    state = model.state()
+    assert close(model.logits(ids[0][:5], state), logits[0, :5])
+    assert state.tokens == 5
+    copy = state.clone()
+    state.save(tmp_path / "state")
+    loaded = model.load_state(tmp_path / "state")
+    for token in ids[0][5:]:
+        last = model.next_logits([[token]], [state])[0]
+    assert close(last, logits[0, -1])
+    for other in (copy, loaded):
+        assert other.tokens == 5
+        assert close(model.logits(ids[0][5:], other), logits[0, 5:])
+    fresh = model.state()
+    model.read(ids[0][:-1], fresh)
+    del model  # a state keeps what it needs
+    assert fresh.tokens == ids.shape[1] - 1
+
+
+def test_greedy_generation_takes_the_most_likely_token(case):
+    model, ids, _ = case
+    prompt = ids[0][:6].tolist()
+    new = model.generate(prompt, max_new_tokens=5, temperature=0)
+    for n in range(5):
+        assert new[n] == int(model.logits(prompt + new[:n])[-1].argmax())
+    assert model.generate(prompt, 5, seed=1) == model.generate(prompt, 5, seed=1)
+    assert model.generate(prompt, 5, top_k=1) == new
+    assert model.generate(prompt, 5, top_p=1e-9) == new
+    assert model.generate(prompt, 0) == []
+
+
+def test_text(with_bytes):
+    model = qdelta.LanguageModel.load(with_bytes)
+    assert model.encode("A b") == [256, 65, 32, 98]
+    assert model.encode("é", add_special_tokens=False) == [0xC3, 0xA9]
+    assert model.decode([65, 32, 257]) == "A "
+    assert model.decode([65, 257], keep_special_tokens=True) == "A<eos>"
+    assert model.special_token("bos") == 256 and model.special_token("pad") is None
+    assert len(model.decode([0xC3, 0xA9] * 1000)) == 1000
+
+
+def test_errors(golden, with_bytes, tmp_path):
+    folder = golden / "model" / "qdelta_tiny"
+    with pytest.raises(OSError, match="nowhere"):
+        qdelta.LanguageModel.load("/nowhere")
+    with pytest.raises(ValueError, match="device"):
+        qdelta.LanguageModel.load(folder, device="tpu")
+    with pytest.raises(ValueError, match="bf16"):
+        qdelta.LanguageModel.load(folder, dtype="bf16")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(qdelta.CorruptFileError, match="JSON"):
+        qdelta.LanguageModel.load(tmp_path)
+    model = qdelta.LanguageModel.load(folder)
+    with pytest.raises(ValueError, match="vocabulary"):
+        model.logits([97])
+    with pytest.raises(ValueError, match="ids"):
+        model.logits([])
+    with pytest.raises(ValueError, match="ids"):
+        model.logits([0.5])
+    with pytest.raises(ValueError, match="no tokenizer"):
+        model.encode("text")
+    with pytest.raises(ValueError, match="states"):
+        model.next_logits([[1], [2]], [model.state()])
+    with pytest.raises(ValueError, match="temperature"):
+        model.generate([1], temperature=-1)
+    with pytest.raises(ValueError, match="another model"):
+        model.next_logits([[1]], [qdelta.LanguageModel.load(golden / "model" / "mamba_tiny").state()])
+
+
+def test_importing_the_package_needs_no_torch():
+    code = "import sys; sys.modules['torch'] = None; import qdelta; qdelta.LanguageModel; qdelta.ops"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "qdelta.ops needs torch" in done.stderr

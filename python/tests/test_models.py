@@ -1,0 +1,169 @@
+"""Models of transformers beside the native engine: the same folders, the same logits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import qdelta  # noqa: E402
+from qdelta.models import GatedDeltaNetConfig, QDeltaConfig, QDeltaForCausalLM, RecurrentCache  # noqa: E402
+from recurrence_cases import RULES, relative  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+
+SMALL = {
+    "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 2, "head_dim": 8, "expand_v": 2,
+    "intermediate_size": 48, "initializer_range": 0.3,
+}  # fmt: skip
+# Every mixer, and every option that changes what a model computes.
+VARIANTS = {
+    **{rule: {"rule": rule} for rule in RULES},
+    "mamba": {"rule": "mamba", "state_size": 8},
+    "mixed": {"layer_types": ["q_delta", "mamba"], "state_size": 8},
+    "grouped_tied": {"num_v_heads": 4, "tie_word_embeddings": True},
+    "no_conv_no_gate": {"use_short_conv": False, "use_gate": False},
+    "negative_eigenvalues": {"allow_neg_eigval": True},
+    "constant_bias": {"lamb_bias": 0.8},
+    "fixed_lambda_no_decay": {"fixed_lambda": 0.5, "use_decay": False},
+    "no_mlp": {"use_mlp": False},
+}
+
+
+def make(**options) -> QDeltaForCausalLM:
+    torch.manual_seed(0)
+    rule = options.get("rule")
+    config = GatedDeltaNetConfig if rule == "gated_delta" else QDeltaConfig
+    return AutoModelForCausalLM.from_config(config(**SMALL, **options)).eval()
+
+
+def ids(batch=2, tokens=70, seed=0):
+    return torch.randint(0, 61, (batch, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", ["qdelta_tiny", "qdelta_gva_tied", "gated_deltanet_tiny", "mamba_tiny"])
+def test_recorded_folders(golden, name):
+    folder = golden / "model" / name
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    expected = load_file(folder / "expected.safetensors")
+    with torch.no_grad():
+        logits = model(expected["input_ids"].long()).logits
+    assert relative(logits, expected["logits"]) < 1e-5
+    loss = model(expected["input_ids"].long(), labels=expected["input_ids"].long(), use_cache=False).loss
+    assert abs(loss.item() - expected["loss"].item()) < 1e-5 * expected["loss"].item()
+    loss.backward()
+    gradients = {key[5:]: value for key, value in expected.items() if key.startswith("grad.")}
+    assert gradients
+    for key, parameter in model.named_parameters():
+        if key in gradients:
+            assert relative(parameter.grad, gradients[key]) < 1e-4, key
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_saved_folders_load_natively_and_again(name, tmp_path):
+    model = make(**VARIANTS[name])
+    with torch.no_grad():
+        logits = model(ids()).logits
+    model.save_pretrained(tmp_path)
+    native = qdelta.LanguageModel.load(tmp_path)
+    assert relative(torch.from_numpy(native.logits(ids().numpy())), logits) < 1e-5
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    with torch.no_grad():
+        assert torch.equal(again(ids()).logits, logits)
+    # What the engine makes of the config.json is the same model once more.
+    (tmp_path / "config.json").write_text(json.dumps(native.config))
+    third = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    with torch.no_grad():
+        assert relative(third(ids()).logits, logits) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["q_delta", "mamba", "mixed", "no_conv_no_gate"])
+def test_cache_and_generation(name, tmp_path):
+    model = make(**VARIANTS[name])
+    prompt = ids(tokens=20)
+    with torch.no_grad():
+        whole = model(prompt).logits
+        first = model(prompt[:, :7], use_cache=True)
+        cache = first.past_key_values
+        assert isinstance(cache, RecurrentCache)
+        logits = [first.logits]
+        for t in range(7, 20):
+            step = model(prompt[:, t : t + 1], past_key_values=cache, use_cache=True)
+            logits.append(step.logits)
+    assert relative(torch.cat(logits, 1), whole) < 1e-5
+    options = {"attention_mask": torch.ones_like(prompt), "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    new = model.generate(prompt, max_new_tokens=6, **options)
+    slow = model.generate(prompt, max_new_tokens=6, use_cache=False, **options)
+    assert torch.equal(new, slow)
+    model.save_pretrained(tmp_path)
+    native = qdelta.LanguageModel.load(tmp_path).generate(prompt[0].tolist(), 6, temperature=0)
+    assert new[0, 20:].tolist() == native
+    beams = model.generate(prompt, max_new_tokens=4, num_beams=3, **options)
+    assert beams.shape == (2, 24)
+
+
+@pytest.mark.parametrize("name", ["q_delta", "mamba"])
+def test_left_padding_and_packing(name):
+    model = make(**VARIANTS[name])
+    long, short = ids(1, 70)[0], ids(1, 40, seed=1)[0]
+    with torch.no_grad():
+        alone = model(short[None]).logits[0]
+        padded = torch.stack([long, torch.cat([torch.zeros(30, dtype=torch.long), short])])
+        mask = torch.ones_like(padded)
+        mask[1, :30] = 0
+        assert relative(model(padded, attention_mask=mask).logits[1, 30:], alone) < 1e-5
+        packed = torch.cat([long, short])[None]
+        together = model(packed, cu_seqlens=torch.tensor([0, 70, 110])).logits[0]
+        assert relative(together[70:], alone) < 1e-5
+        assert relative(together[:70], model(long[None]).logits[0]) < 1e-5
+    with pytest.raises(ValueError, match="left"):
+        model(padded, attention_mask=mask.flip(1))
+
+
+def test_gradient_checkpointing_gives_the_same_gradients():
+    model = make(rule="q_delta").train()
+    results = []
+    for enable in (False, True):
+        (model.gradient_checkpointing_enable if enable else model.gradient_checkpointing_disable)()
+        assert model.is_gradient_checkpointing == enable
+        model.zero_grad()
+        model(ids(), labels=ids()).loss.backward()
+        results.append([p.grad.clone() for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_compiled_model_has_no_graph_break():
+    model = make(rule="q_delta").train()
+    loss = lambda x: model(x, labels=x, use_cache=False).loss  # noqa: E731
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    assert relative(compiled(ids()), loss(ids())) < 1e-5
+
+
+def test_configuration(tmp_path):
+    config = QDeltaConfig(**SMALL, layer_types=["q_delta", "mamba"])
+    config.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["layer_types"] == ["q_delta", "mamba"] and "rule" not in written and written["model_type"] == "qdelta"
+    assert AutoConfig.from_pretrained(tmp_path).mixers == ["q_delta", "mamba"]
+    with pytest.raises(ValueError, match="layer_types"):
+        QDeltaConfig(**SMALL, layer_types=["q_delta"])
+    with pytest.raises(ValueError, match="nonsense"):
+        make(rule="nonsense")
+    with pytest.raises(ValueError, match="multiple"):
+        make(rule="delta", num_v_heads=3)
+
+
+def test_tokenizers_of_the_engine(golden, tmp_path):
+    fixtures = golden.parent / "data" / "fixtures"
+    texts = ["Hello, world!", "  two  spaces", "naïve café 🌍 漢字", ""]
+    for name in ("gpt2_style.json", "llama3_style.json"):
+        folder = tmp_path / name
+        shutil.copytree(golden / "model" / "qdelta_tiny", folder)
+        shutil.copy(fixtures / name, folder / "tokenizer.json")
+        native, ours = qdelta.LanguageModel.load(folder), AutoTokenizer.from_pretrained(folder)
+        for text in texts:
+            assert ours(text, add_special_tokens=False).input_ids == native.encode(text, add_special_tokens=False), name
