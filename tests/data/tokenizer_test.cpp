@@ -214,6 +214,24 @@ TEST(LoadTokenizer, SentencePieceAddsWhatTheConfigSays) {
   EXPECT_EQ(load_tokenizer(folder.path())->encode_with_special("mill"), with_eos);
 }
 
+// Others find the tokenizer of bytes as one of Hugging Face's, which gives the same ids.
+TEST(LoadTokenizer, BytesAreSavedAsATokenizerJsonToo) {
+  const TemporaryFolder folder;
+  save_tokenizer(ByteTokenizer(), folder.path());
+  EXPECT_EQ(folder.names(),
+            (std::vector<std::string>{"qdelta_tokenizer.json", "tokenizer.json", "tokenizer_config.json"}));
+  const auto published = load_tokenizer(folder.file("tokenizer.json"));
+  const ByteTokenizer bytes;
+  for (const char* text : {"", "a b\n", "  na\xc3\xafve \xf0\x9f\x8c\x8d", "<eos", "\t\x01\x7f"}) {
+    EXPECT_EQ(published->encode(text), bytes.encode(text)) << text;
+    EXPECT_EQ(published->encode_with_special(text), bytes.encode_with_special(text)) << text;
+    EXPECT_EQ(published->decode(bytes.encode(text)), text);
+  }
+  EXPECT_EQ(published->vocab_size(), bytes.vocab_size());
+  EXPECT_EQ(published->bos(), bytes.bos());
+  EXPECT_EQ(published->eos(), bytes.eos());
+}
+
 TEST(LoadTokenizer, TheOwnFileDecidesBetweenSeveral) {
   const TemporaryFolder folder;
   write_file(folder.file("tokenizer.json"), read_file(fixture("gpt2_style.json")));

@@ -340,6 +340,45 @@ TEST(Config, APublishedMambaIsRead) {
   EXPECT_EQ(ParameterLayout(config).parameters(), 129'135'360);  // as published: mamba-130m
 }
 
+TEST(Config, APublishedDeltaNetIsRead) {
+  const nlohmann::json published = nlohmann::json::parse(
+      R"({"model_type": "delta_net", "vocab_size": 32000, "hidden_size": 2048, "num_hidden_layers": 24, "num_heads": 16,
+          "expand_k": 1, "expand_v": 1, "use_gate": false, "use_short_conv": true, "conv_size": 4, "use_beta": true,
+          "use_output_norm": true, "qk_norm": "l2", "qk_activation": "silu", "hidden_ratio": 4, "attn": null,
+          "intermediate_size": null, "hidden_act": "swish", "norm_eps": 1e-06, "tie_word_embeddings": false})");
+  const ModelConfig config = config_from_json(published);
+  EXPECT_EQ(config.mixer, "delta");
+  EXPECT_EQ(config.head_dim, 128);
+  EXPECT_EQ(config.value_dim(), 128);
+  EXPECT_FALSE(config.use_gate);
+  EXPECT_EQ(ParameterLayout(config).parameters(), 1'365'677'056);  // as published: delta_net-1.3B
+  nlohmann::json narrow = published;
+  narrow["expand_k"] = 0.5;
+  narrow["expand_v"] = 2;
+  EXPECT_EQ(config_from_json(narrow).head_dim, 64);
+  EXPECT_EQ(config_from_json(narrow).value_dim(), 256);
+  const auto refused = [&](const char* key, const nlohmann::json& value, const char* piece) {
+    nlohmann::json changed = published;
+    changed[key] = value;
+    try {
+      (void)config_from_json(changed);
+      ADD_FAILURE() << key;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(piece), std::string::npos) << error.what();
+    }
+  };
+  refused("qk_norm", "sum", "qk_norm");
+  refused("qk_activation", "elu", "qk_activation");
+  refused("use_beta", false, "use_beta");
+  refused("use_output_norm", false, "use_output_norm");
+  refused("attn", {{"layers", {1}}}, "attn");
+  refused("num_heads", 0, "num_heads");
+  refused("num_heads", 7, "7 heads");
+  refused("expand_k", 1e300, "expand_k");
+  // What the engine writes of it is read as the same model.
+  EXPECT_EQ(config_to_json(config_from_json(nlohmann::json(config_to_json(config)))), config_to_json(config));
+}
+
 // Each layer has the tensors of its own mixer, and a part of the state of its own shape.
 TEST(LayerTypes, EveryLayerIsWhatTheConfigSays) {
   const ModelConfig config = small_config(testing::kHybrid);
