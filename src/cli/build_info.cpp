@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "qdelta_commit.h"
+
 #if defined(__has_feature)
 #define QDELTA_HAS_FEATURE(name) __has_feature(name)
 #else
@@ -75,7 +77,7 @@ std::vector<std::string> sanitizers() {
 }  // namespace
 
 BuildInfo build_info() {
-  return {compiler(), static_cast<int>(__cplusplus / 100 % 100), type(), architecture(), sanitizers()};
+  return {compiler(), static_cast<int>(__cplusplus / 100 % 100), type(), architecture(), sanitizers(), QDELTA_COMMIT};
 }
 
 }  // namespace qdelta

@@ -12,6 +12,7 @@ struct BuildInfo {
   std::string type;      // "optimised, without assertions"
   std::string architecture;
   std::vector<std::string> sanitizers;
+  std::string commit;  // "9a3b83f01234", "... with changes" or "unknown"
 };
 
 [[nodiscard]] BuildInfo build_info();

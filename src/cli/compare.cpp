@@ -94,21 +94,22 @@ std::optional<Result> train_one(const CompareFlags& flags, const Variant& varian
                                 const std::string& out, const Device& device, const std::atomic<bool>& stop) {
   TrainingFlags training = flags.training;
   training.seed = seed;
-  const TrainingData data = open_data(training, (fs::path(out) / "data").string(), true);
+  const TrainingData data =
+      open_data(training, {.path = (fs::path(out) / "data").string(), .keep = true, .check_text = false});
   const ModelConfig config = variant.applied(training.config_for(data));
   require(!data.validation.empty() || (training.run.patience <= 0 && training.run.target_accuracy <= 0),
           "--patience and --target-accuracy need something to validate on: give --validation");
   LanguageModel model(config);
   initialise(model.layout(), seed, model.parameters());
 
+  training.resolve();
   TrainingOptions run = training.run;
   run.out = compare::run_folder(out, variant.name, seed);
   run.name = fmt::format("{} seed {}", variant.name, seed);
-  run.schedule = training.schedule();
   run.resume = newest_checkpoint(run.out).has_value() || fs::exists(fs::path(run.out) / kRunLogName);
   run.device = device;
   run.tokenizer = data.tokenizer;
-  run.recipe = variant.name + ": " + training.recipe(*data.source);
+  run.recipe = variant.name + ": " + training.recipe(*data.source, 1);
   Progress progress;
   const TrainingOutcome outcome = run_training(model, *data.source, data.validation, run, stop, progress);
   if (outcome.end == TrainingOutcome::End::interrupted) return std::nullopt;
@@ -160,7 +161,6 @@ void write_figure(const std::string& out, const compare::Table& table) {
 void run_compare(CompareFlags& flags, const CLI::App& command) {
   const std::string out = flags.training.run.out;
   require(!out.empty(), "--out is missing: the folder for the comparison");
-  require(!flags.training.run.resume, "a comparison always goes on where it was; leave --resume out");
   std::vector<Variant> variants = compare::variants_of(flags.rules);
   if (flags.ablations) {
     for (Variant& variant : compare::paper_ablations()) {

@@ -1,15 +1,20 @@
 // qdelta train: a model from token shards, a plain text file, or the synthetic recall task.
 #include <CLI/CLI.hpp>
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
 
 #include "bench/machine_limits.h"
 #include "cli/cli.h"
-#include "cli/config_file.h"
+#include "cli/initial_weights.h"
+#include "cli/ranks.h"
 #include "cli/stop_signal.h"
-#include "cli/training_flags.h"
+#include "cli/train_flags.h"
+#include "core/threads.h"
+#include "io/atomic_file.h"
 #include "io/run_log.h"
 #include "model/flops.h"
 #include "plot/figure.h"
@@ -24,9 +29,9 @@ namespace fs = std::filesystem;
 // FLOP below which a run is over sooner than the machine's limit could be measured.
 constexpr double kShortRun = 1e12;
 
-double machine_limit(const TrainingFlags& flags, const ParameterLayout& layout) {
+double machine_limit(const TrainFlags& flags, const ParameterLayout& layout) {
   double tokens = 1;
-  for (const std::int64_t factor : {flags.steps, flags.run.accumulate, flags.rows, flags.seq_len}) {
+  for (const std::int64_t factor : {flags.steps, flags.run.accumulate, flags.batch_rows(1), flags.seq_len}) {
     tokens *= static_cast<double>(factor);
   }
   const bool measured = flags.run.device.gpu == nullptr && tokens * training_flop_per_token(layout) >= kShortRun;
@@ -56,45 +61,105 @@ void draw_loss(const std::string& run) {
   plot::write_svg(figure, (fs::path(run) / "loss.svg").string());
 }
 
-void run_train(TrainingFlags& flags) {
-  require(!flags.run.out.empty(), "--out is missing: the folder for the run");
-  flags.run.schedule = flags.schedule();
-  flags.run.schedule.check();
-  check_keep(flags.run.keep);
-  // Before anything is written there: the data of a run must stay what it was trained on.
-  if (const auto checkpoint = newest_checkpoint(flags.run.out); checkpoint && !flags.run.resume) {
-    fail(Status::invalid_argument, "{} already holds a run ({}); pass --resume to go on with it, or another --out",
-         flags.run.out, fs::path(*checkpoint).filename().string());
+// The shards of a text, in a folder of their own until the run has really begun: a start that fails leaves those of an
+// earlier run alone.
+class NewShards {
+ public:
+  NewShards(std::string run, bool first) : run_(std::move(run)), first_(first) {}
+  ~NewShards() {
+    std::error_code error;
+    if (first_ && !path_.empty()) fs::remove_all(path_, error);
   }
-  const StopSignal stop;  // before a GPU is opened, whose driver has threads of its own
-  flags.run.device = flags.device.open();
-  TrainingData data = open_data(flags, (fs::path(flags.run.out) / "data").string(), flags.run.resume);
+  NewShards(const NewShards&) = delete;
+  NewShards& operator=(const NewShards&) = delete;
+
+  // The same name on every rank.
+  const std::string& choose(const Ranks& ranks) {
+    std::int64_t process = ::getpid();
+    if (ranks.communicator() != nullptr) {
+      ranks.communicator()->broadcast(Device{}, std::as_writable_bytes(std::span(&process, 1)), 0);
+    }
+    path_ = (fs::path(run_) / fmt::format("data.unfinished-{}", process)).string();
+    return path_;
+  }
+  // They take the place of what was there.
+  void keep() {
+    if (!fs::exists(path_)) return;
+    const fs::path data = fs::path(run_) / "data";
+    std::error_code error;
+    fs::remove_all(data, error);
+    fs::rename(path_, data, error);
+    if (error) fail(Status::io, "cannot rename {} to {}: {}", path_, data.string(), error.message());
+  }
+
+ private:
+  std::string run_, path_;
+  bool first_;
+};
+
+// Rank 0 makes the shards of a text and checks those there are; the others then open them.
+TrainingData open_data_of(const TrainFlags& flags, const Ranks& ranks, NewShards& shards) {
+  ShardFolder folder;
+  folder.keep = flags.run.resume;
+  folder.make = ranks.first();
+  folder.ranks = ranks.size();
+  folder.path = flags.run.resume ? (fs::path(flags.run.out) / "data").string() : shards.choose(ranks);
+  folder.check_text = flags.text_given || !flags.stored;
+  if (!ranks.first()) ranks.barrier();
+  TrainingData data = open_data(flags, folder);
+  if (ranks.first()) ranks.barrier();
+  ranks.barrier();  // all have it open: rank 0 may rename it
+  if (flags.stored)
+    flags.stored->check_section("data", data.fingerprints, "the run in " + flags.run.out + " has other data");
   require(!data.validation.empty() || (flags.run.patience <= 0 && flags.run.target_accuracy <= 0),
           "--patience and --target-accuracy need something to validate on: give --validation");
-  const ModelConfig config = flags.config_for(data);
-  LanguageModel model(config);
-  initialise(model.layout(), flags.seed, model.parameters());
-  flags.run.recipe = flags.recipe(*data.source);
-  flags.run.tokenizer = data.tokenizer;
-  flags.run.name = fs::path(flags.run.out).filename().string();
-  flags.run.machine_limit = machine_limit(flags, model.layout());
+  return data;
+}
 
+std::string config_path(const std::string& run) { return (fs::path(run) / "config.json").string(); }
+
+// The model of the flags; where a run is resumed, the run's own, which those that are given must agree with.
+ModelConfig config_of(const TrainFlags& flags, const TrainingData& data) {
+  const std::string path = config_path(flags.run.out);
+  const bool own = flags.stored && fs::exists(path);
+  if (own && !flags.model_given) return load_config(path);
+  ModelConfig config = flags.config_for(data);
+  if (!own) return config;
+  const nlohmann::ordered_json then = config_to_json(load_config(path));
+  const nlohmann::ordered_json now = config_to_json(config);
+  for (const auto& [key, value] : now.items()) {
+    const nlohmann::ordered_json before = then.contains(key) ? then.at(key) : nlohmann::ordered_json();
+    require(value == before, "the run in {} has another model: {} is {}, but was {}", flags.run.out, key, value.dump(),
+            before.dump());
+  }
+  return config;
+}
+
+void say_what_trains(const TrainFlags& flags, const Ranks& ranks, const LanguageModel& model,
+                     const BatchSource& source) {
+  const ModelConfig& config = model.config();
+  const std::int64_t rows = std::min(flags.rows, ceil_div(source.next_rows(), std::int64_t{ranks.size()}));
   fmt::print("{} parameters, {} ({}), {:.1f} MB of activations\n{}\n", model.layout().parameters(),
              config.mixer_title(), config.mixer_name(),
-             static_cast<double>(ModelRunner::training_bytes(model.layout(), flags.run.device, flags.rows,
-                                                             flags.seq_len, flags.run.recompute)) /
+             static_cast<double>(ModelRunner::training_bytes(model.layout(), flags.run.device, rows, flags.seq_len,
+                                                             flags.run.recompute)) /
                  1e6,
-             data.source->describe());
+             source.describe());
+  if (ranks.communicator() != nullptr) {
+    fmt::print("{} ranks over {}, {} rows of each batch on each, {} threads\n", ranks.size(),
+               ranks.communicator()->description(), ceil_div(source.next_rows(), std::int64_t{ranks.size()}),
+               thread_count(ranks.device().threads));
+  }
   std::fflush(stdout);  // progress does not go through its buffer
-  Progress progress;
-  const TrainingOutcome outcome =
-      run_training(model, *data.source, data.validation, flags.run, stop.raised(), progress);
-  draw_loss(flags.run.out);
+}
+
+void say_how_it_ended(const TrainFlags& flags, const TrainingOutcome& outcome, bool has_tokenizer) {
   if (outcome.end == TrainingOutcome::End::interrupted) {
-    fmt::print("Stopped after step {} of {}; {}.\nTo go on, give the same command with --resume.\n", outcome.state.step,
-               flags.steps,
-               outcome.checkpoint.empty() ? "there is no checkpoint yet" : "the checkpoint is " + outcome.checkpoint);
-    throw CLI::RuntimeError(130);  // as a shell reports Ctrl-C
+    fmt::print("Stopped after step {} of {}; {}.\nTo go on: qdelta train --resume {}\n", outcome.state.step,
+               flags.run.total_steps(),
+               outcome.checkpoint.empty() ? "there is no checkpoint yet" : "the checkpoint is " + outcome.checkpoint,
+               flags.run.out);
+    return;
   }
   fmt::print("{} at step {}", outcome.end == TrainingOutcome::End::early ? "Stopped early" : "Finished",
              outcome.state.step);
@@ -103,28 +168,98 @@ void run_train(TrainingFlags& flags) {
     fmt::print(", validation loss {:.4f}, accuracy {:.3f}", outcome.validation.loss, outcome.validation.accuracy);
   }
   fmt::print("\nModel: {}\nCurve: {}\n", outcome.checkpoint, (fs::path(flags.run.out) / "loss.svg").string());
-  if (!data.tokenizer.empty()) {
-    fmt::print("Try:   qdelta generate --model {} --prompt \"The\" --stream\n", outcome.checkpoint);
+  if (has_tokenizer) fmt::print("Try:   qdelta generate --model {} --prompt \"The\" --stream\n", outcome.checkpoint);
+}
+
+// Before anything is written there: the data of a run must stay what it was trained on.
+void refuse_existing_run(const TrainFlags& flags) {
+  if (flags.run.resume) return;
+  const auto checkpoint = newest_checkpoint(flags.run.out);
+  require(!checkpoint, "{} already holds a run ({}); pass --resume to go on with it, or another --out", flags.run.out,
+          checkpoint ? fs::path(*checkpoint).filename().string() : "");
+}
+
+// The weights that it starts with, and what there is to say about them.
+void initialise_model(const TrainFlags& flags, const Ranks& ranks, const TrainingData& data, LanguageModel& model) {
+  initialise(model.layout(), flags.seed, model.parameters());
+  std::vector<std::string> notes;
+  if (!flags.run.resume && !flags.init_from.empty()) {
+    notes = start_from(flags.init_from, data.tokenizer, model);
+    notes.insert(notes.begin(), "Starts from the weights of " + flags.init_from + ".");
+  } else if (!flags.run.resume && has_weights(flags.model.file)) {
+    notes.push_back(fmt::format("{} has weights, which are not used; --init-from {} would start from them.",
+                                flags.model.file, flags.model.file));
   }
+  if (ranks.first() && !notes.empty()) fmt::print("{}\n", fmt::join(notes, "\n"));
+}
+
+TrainingOutcome train_on(const Ranks& ranks, TrainFlags& flags, const CLI::App& command,
+                         const std::atomic<bool>& stop) {
+  refuse_existing_run(flags);
+  flags.check_batch(ranks.size());
+  NewShards shards(flags.run.out, ranks.first());
+  const TrainingData data = open_data_of(flags, ranks, shards);
+  const ModelConfig config = config_of(flags, data);
+  LanguageModel model(config);
+  initialise_model(flags, ranks, data, model);
+  flags.run.recipe = flags.recipe(*data.source, ranks.size());
+  flags.run.tokenizer = data.tokenizer;
+  flags.run.name = fs::path(flags.run.out).filename().string();
+  if (ranks.size() == 1) flags.run.machine_limit = machine_limit(flags, model.layout());
+  flags.run.on_start = [&] {
+    shards.keep();
+    if (flags.run.resume && !flags.stored && newest_checkpoint(flags.run.out)) return;  // of version 0.1
+    if (flags.stored) return flags.stored->write(flags.run.out);                        // an extension
+    flags.run_file(command, data, ranks.size()).write(flags.run.out);
+    write_whole(config_path(flags.run.out), config_to_json(config).dump(2) + "\n");
+  };
+  if (ranks.first()) say_what_trains(flags, ranks, model, *data.source);
+  Progress progress;
+  const TrainingOutcome outcome = run_training(model, *data.source, data.validation, flags.run, stop, progress);
+  if (ranks.first()) {
+    draw_loss(flags.run.out);
+    say_how_it_ended(flags, outcome, !data.tokenizer.empty());
+  }
+  return outcome;
+}
+
+void run_train(TrainFlags& flags, const CLI::App& command) {
+  require(!flags.run.out.empty(), "--out is missing: the folder for the run");
+  flags.resolve();
+  check_keep(flags.run.keep);
+  const StopSignal stop;  // before threads, of MPI or of a GPU's driver, are there
+  TrainingOutcome outcome;
+  {
+    const Ranks ranks(flags.device, flags.transport);
+    flags.run.device = ranks.device();
+    flags.run.communicator = ranks.communicator();
+    ranks.run([&] { outcome = train_on(ranks, flags, command, stop.raised()); });
+  }
+  if (outcome.end == TrainingOutcome::End::interrupted) throw CLI::RuntimeError(130);  // as a shell reports Ctrl-C
 }
 
 }  // namespace
 
 void add_train(CLI::App& app) {
-  auto flags = std::make_shared<TrainingFlags>();
+  auto flags = std::make_shared<TrainFlags>();
   CLI::App* command = app.add_subcommand("train", "Train a model on a text, on token shards or on the recall task");
   flags->add_to(*command);
   command->footer(
       "Examples:\n"
       "  qdelta train --text book.txt --out run --steps 500\n"
+      "  qdelta train --resume run                          go on with it, whatever it was\n"
+      "  qdelta train --resume run --extend 200             and 200 steps further\n"
+      "  qdelta train --init-from run/checkpoints/step-00000500 --text letters.txt --out tuned\n"
       "  qdelta train --data shards/train --validation shards/val --tokenizer tokenizer.json --model-config "
-      "configs/340M.json --out run\n"
+      "configs/340M.json --preset paper-340M --out run\n"
+      "  qdelta train --data web:0.7 books:0.3 --out mixed\n"
+      "  mpirun --bind-to none -n 4 qdelta train --text book.txt --out run     on four processes; also srun\n"
       "  qdelta train --mqar 64:4:100000 --vocab-size 8192 --hidden-size 128 --layers 2 --mlp false --rows 256 --out "
       "recall\n"
       "Ctrl-C finishes the step, saves, and says how to go on.");
   command->callback([flags, command] {
-    if (!flags->config.empty()) apply_config_file(*command, flags->config);
-    run_train(*flags);
+    flags->prepare(*command);
+    run_train(*flags, *command);
   });
 }
 

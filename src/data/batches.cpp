@@ -74,8 +74,23 @@ TokenBatch empty_batch(std::int64_t rows, const RowOptions& row) {
 
 }  // namespace
 
+void check_rows(const BatchSource& source, std::int64_t begin, std::int64_t end) {
+  require(begin >= 0 && begin <= end && end <= source.next_rows(), "rows {} to {} of a batch of {}", begin, end,
+          source.next_rows());
+}
+
+void BatchSource::limit_context(std::int64_t tokens) {
+  require(tokens == 0, "sequences of this data have the length that they have, not {} tokens", tokens);
+}
+
+TokenBatch BatchSource::next() {
+  TokenBatch batch = read(0, next_rows());
+  advance();
+  return batch;
+}
+
 TokenSource::TokenSource(std::shared_ptr<const TokenDataset> dataset, const TokenSourceOptions& options)
-    : dataset_(std::move(dataset)), options_(options), rows_(count_rows(*dataset_, options.row)) {
+    : dataset_(std::move(dataset)), options_(options), rows_(count_rows(*dataset_, options.row)), cut_(options.row) {
   require(options_.rows > 0, "a batch must have at least one row, not {}", options_.rows);
 }
 
@@ -90,12 +105,27 @@ std::int64_t TokenSource::start_of(std::uint64_t index) const {
   return static_cast<std::int64_t>(shift + order(index % rows) * length);
 }
 
-TokenBatch TokenSource::next() {
-  TokenBatch batch = empty_batch(options_.rows, options_.row);
-  const auto rows = static_cast<std::uint64_t>(options_.rows);
-  for (std::uint64_t row = 0; row < rows; ++row) append_row(*dataset_, options_.row, start_of(position_ + row), batch);
-  position_ += rows;
+TokenBatch TokenSource::read(std::int64_t begin, std::int64_t end) const {
+  check_rows(*this, begin, end);
+  TokenBatch batch = empty_batch(end - begin, options_.row);
+  for (std::int64_t row = begin; row < end; ++row) {
+    append(position_ + static_cast<std::uint64_t>(row), batch);
+  }
   return batch;
+}
+
+void TokenSource::append(std::uint64_t index, TokenBatch& batch) const {
+  append_row(*dataset_, cut_, start_of(index), batch);
+}
+
+void TokenSource::limit_context(std::int64_t tokens) {
+  const std::int64_t told = options_.row.context_len;
+  cut_.context_len = tokens > 0 && (told == 0 || tokens < told) ? tokens : told;
+  check(cut_);
+}
+
+std::vector<Epochs> TokenSource::epochs() const {
+  return {{"", static_cast<double>(position_) / static_cast<double>(rows_)}};
 }
 
 std::string TokenSource::describe() const {

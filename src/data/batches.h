@@ -24,6 +24,12 @@ struct TokenBatch {
   std::int64_t loss_tokens = 0;       // targets that are not -1
 };
 
+// How often a dataset was gone through, and its name where there are several.
+struct Epochs {
+  std::string dataset;
+  double done = 0;
+};
+
 class BatchSource {
  public:
   BatchSource() = default;
@@ -31,15 +37,26 @@ class BatchSource {
   BatchSource(const BatchSource&) = delete;
   BatchSource& operator=(const BatchSource&) = delete;
 
-  // Never ends: epoch follows epoch.
-  virtual TokenBatch next() = 0;
+  // The next batch, and past it. Never ends: epoch follows epoch.
+  TokenBatch next();
+  // The same in pieces, for ranks that share a batch: how many rows (examples) the next one has, some of them, and past
+  // all of them.
+  [[nodiscard]] virtual std::int64_t next_rows() const = 0;
+  [[nodiscard]] virtual TokenBatch read(std::int64_t begin, std::int64_t end) const = 0;
+  virtual void advance() = 0;
   // After seek(p), next() gives what it gave when position() was p.
   [[nodiscard]] virtual std::uint64_t position() const = 0;
   virtual void seek(std::uint64_t position) = 0;
   [[nodiscard]] virtual std::int32_t vocab_size() const = 0;
+  // From now on sequences have at most so many tokens; 0: as many as the source was told first. Changes no position.
+  virtual void limit_context(std::int64_t tokens);
   // For people and logs, one line.
   [[nodiscard]] virtual std::string describe() const = 0;
+  [[nodiscard]] virtual std::vector<Epochs> epochs() const = 0;
 };
+
+// Throws unless the next batch has rows [begin, end).
+void check_rows(const BatchSource& source, std::int64_t begin, std::int64_t end);
 
 // How rows are cut into sequences, at whose start the model's state is zero.
 struct RowOptions {
@@ -60,12 +77,20 @@ class TokenSource final : public BatchSource {
   // Throws Error(invalid_argument) where there is not one row.
   TokenSource(std::shared_ptr<const TokenDataset> dataset, const TokenSourceOptions& options);
 
-  TokenBatch next() override;
+  [[nodiscard]] std::int64_t next_rows() const override { return options_.rows; }
+  [[nodiscard]] TokenBatch read(std::int64_t begin, std::int64_t end) const override;
+  void advance() override { position_ += static_cast<std::uint64_t>(options_.rows); }
   // In rows.
   [[nodiscard]] std::uint64_t position() const override { return position_; }
   void seek(std::uint64_t position) override { position_ = position; }
+  void limit_context(std::int64_t tokens) override;
   [[nodiscard]] std::int32_t vocab_size() const override { return dataset_->vocab_size(); }
   [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] std::vector<Epochs> epochs() const override;
+
+  [[nodiscard]] std::int64_t rows_in_epoch() const { return rows_; }
+  // Adds the row that comes `index`-th since the beginning.
+  void append(std::uint64_t index, TokenBatch& batch) const;
 
  private:
   // Where the row that comes `index`-th since the beginning starts.
@@ -74,6 +99,7 @@ class TokenSource final : public BatchSource {
   std::shared_ptr<const TokenDataset> dataset_;
   TokenSourceOptions options_;
   std::int64_t rows_;
+  RowOptions cut_;  // options_.row with the limit of the moment
   std::uint64_t position_ = 0;
 };
 

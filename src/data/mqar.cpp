@@ -129,36 +129,56 @@ void MqarSource::make_example(std::size_t task, std::int64_t index, std::span<st
   }
 }
 
+MqarSource::Examples MqarSource::examples_of(std::size_t task, std::int64_t index) const {
+  const std::int64_t first = index * options_.batch_size;
+  return {task, first, std::min(options_.batch_size, options_.tasks[task].examples - first)};
+}
+
 TokenBatch MqarSource::batch_of(std::size_t task, std::int64_t index) const {
   require(task < options_.tasks.size() && index >= 0 && index < batches_of(task), "there is no batch {} of task {}",
           index, task);
-  const MqarTask& shape = options_.tasks[task];
-  const std::int64_t first = index * options_.batch_size;
-  const std::int64_t count = std::min(options_.batch_size, shape.examples - first);
+  return make(examples_of(task, index));
+}
+
+TokenBatch MqarSource::make(const Examples& examples) const {
+  const MqarTask& shape = options_.tasks[examples.task];
   const auto length = static_cast<std::size_t>(shape.length);
   TokenBatch batch;
-  batch.ids.resize(static_cast<std::size_t>(count) * length);
+  batch.ids.resize(static_cast<std::size_t>(examples.count) * length);
   batch.targets.resize(batch.ids.size());
   batch.offsets.push_back(0);
-  for (std::int64_t i = 0; i < count; ++i) {
+  for (std::int64_t i = 0; i < examples.count; ++i) {
     const std::size_t at = static_cast<std::size_t>(i) * length;
-    make_example(task, first + i, std::span(batch.ids).subspan(at, length),
+    make_example(examples.task, examples.first + i, std::span(batch.ids).subspan(at, length),
                  std::span(batch.targets).subspan(at, length));
     batch.offsets.push_back((i + 1) * shape.length);
   }
-  batch.loss_tokens = count * shape.pairs;
+  batch.loss_tokens = examples.count * shape.pairs;
   return batch;
 }
 
-TokenBatch MqarSource::next() {
+MqarSource::Examples MqarSource::next_examples() const {
   const auto count = static_cast<std::uint64_t>(batches_per_epoch());
   const std::uint64_t epoch = position_ / count;
   std::uint64_t index = position_ % count;
   if (options_.shuffle) index = Permutation(count, mixed_seed(options_.seed, kOrderOfExamples, epoch))(index);
   const auto batch = static_cast<std::int64_t>(index);
   const auto task = std::upper_bound(first_batch_.begin(), first_batch_.end(), batch) - first_batch_.begin() - 1;
-  ++position_;
-  return batch_of(static_cast<std::size_t>(task), batch - first_batch_[static_cast<std::size_t>(task)]);
+  return examples_of(static_cast<std::size_t>(task), batch - first_batch_[static_cast<std::size_t>(task)]);
+}
+
+std::int64_t MqarSource::next_rows() const { return next_examples().count; }
+
+TokenBatch MqarSource::read(std::int64_t begin, std::int64_t end) const {
+  check_rows(*this, begin, end);
+  Examples examples = next_examples();
+  examples.first += begin;
+  examples.count = end - begin;
+  return make(examples);
+}
+
+std::vector<Epochs> MqarSource::epochs() const {
+  return {{"", static_cast<double>(position_) / static_cast<double>(batches_per_epoch())}};
 }
 
 std::string MqarSource::describe() const {

@@ -46,12 +46,15 @@ class MqarSource final : public BatchSource {
   // Throws Error(invalid_argument) for tasks that do not fit: pairs and queries take 4 * pairs of an even length.
   explicit MqarSource(MqarOptions options);
 
-  TokenBatch next() override;
+  [[nodiscard]] std::int64_t next_rows() const override;
+  [[nodiscard]] TokenBatch read(std::int64_t begin, std::int64_t end) const override;
+  void advance() override { ++position_; }
   // In batches.
   [[nodiscard]] std::uint64_t position() const override { return position_; }
   void seek(std::uint64_t position) override { position_ = position; }
   [[nodiscard]] std::int32_t vocab_size() const override { return options_.vocab_size; }
   [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] std::vector<Epochs> epochs() const override;
 
   [[nodiscard]] const std::vector<MqarTask>& tasks() const { return options_.tasks; }
   [[nodiscard]] std::int64_t batches_per_epoch() const { return first_batch_.back(); }
@@ -60,6 +63,14 @@ class MqarSource final : public BatchSource {
   [[nodiscard]] TokenBatch batch_of(std::size_t task, std::int64_t index) const;
 
  private:
+  // Consecutive examples of a task.
+  struct Examples {
+    std::size_t task;
+    std::int64_t first, count;
+  };
+  [[nodiscard]] Examples examples_of(std::size_t task, std::int64_t index) const;  // of batch `index`
+  [[nodiscard]] Examples next_examples() const;
+  [[nodiscard]] TokenBatch make(const Examples& examples) const;
   // Writes one example; both spans have the task's length.
   void make_example(std::size_t task, std::int64_t index, std::span<std::int32_t> ids,
                     std::span<std::int32_t> targets) const;

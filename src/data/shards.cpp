@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "data/checked_json.h"
 #include "data/shard_format.h"
 #include "data/tokenizer.h"
@@ -97,6 +99,7 @@ void TokenShard::read(std::span<const std::byte> bytes) {
   width_ = header.width;
   fingerprint_ = header.fingerprint;
   token_checksum_ = header.token_checksum;
+  metadata_checksum_ = header.checksum;
 }
 
 void TokenShard::copy(std::int64_t begin, std::span<std::int32_t> out) const {
@@ -197,6 +200,15 @@ void TokenDataset::for_each_document_start(std::int64_t begin, std::int64_t end,
       start(position);
     }
   }
+}
+
+std::uint64_t TokenDataset::contents() const {
+  std::uint64_t hash = 0;
+  for (const TokenShard& shard : shards_) {
+    const std::array<std::uint64_t, 2> checksums{shard.metadata_checksum_, shard.token_checksum_};
+    hash = hash_bytes(std::as_bytes(std::span(checksums)), hash);
+  }
+  return hash;
 }
 
 void TokenDataset::verify() const {

@@ -72,6 +72,7 @@ class TokenShard {
   std::uint32_t width_ = 2;
   std::uint64_t fingerprint_ = 0;
   std::uint64_t token_checksum_ = 0;
+  std::uint64_t metadata_checksum_ = 0;
   std::span<const std::byte> data_;  // of the tokens, with the zeros after them
   std::span<const std::uint64_t> offsets_;
 };
@@ -98,6 +99,8 @@ class TokenDataset {
   void for_each_document_start(std::int64_t begin, std::int64_t end,
                                const std::function<void(std::int64_t)>& start) const;
   void verify() const;
+  // Tells sets of shards apart by what is in them: tokens and documents, by their checksums.
+  [[nodiscard]] std::uint64_t contents() const;
 
  private:
   TokenDataset() = default;

@@ -161,6 +161,21 @@ void copy_rows(const Device& device, const CopyRows& args) {
   cpu::copy_rows(device, args);
 }
 
+double sum_of_squares(const Device& device, std::span<const float> values, Workspace& workspace) {
+  if (values.empty()) return 0;
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) {
+    const std::span<std::byte> scratch = workspace.get(kAlignment + cuda::sum_workspace());
+    auto* clipping = reinterpret_cast<cuda::Clipping*>(scratch.data());
+    cuda::clip_gradients(*device.gpu, values, 0, clipping, scratch.subspan(kAlignment));
+    cuda::Clipping found{};
+    download(device, &found, clipping, sizeof(found));
+    return found.sum_of_squares;
+  }
+#endif
+  return cpu::sum_of_squares(device, values, workspace.get(cpu::sum_of_squares_workspace(values)));
+}
+
 double sum_of_values(const Device& device, std::span<const float> values, Workspace& workspace) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) {

@@ -174,6 +174,9 @@ struct AdamW {
   float gradient_scale = 1.0F;
   std::int64_t step = 1;        // t, from 1
   std::span<BFloat16> rounded;  // on a GPU: receives the new parameters in bfloat16 as well; optional
+  // Of each kDecayGroup parameters, whether they decay (1) or not (0); missing: all do.
+  static constexpr std::int64_t kDecayGroup = 16;
+  std::span<const std::uint8_t> decays;
 };
 void adamw(const Device& device, const AdamW& args);
 // The same with the gradients clipped to a norm of max_norm, all of them together (0: as they are), and left out where
@@ -187,7 +190,8 @@ struct CopyRows {
 };
 void copy_rows(const Device& device, const CopyRows& args);
 
-// Sum in double; the same for any number of threads.
+// Sums in double; the same for any number of threads.
+[[nodiscard]] double sum_of_squares(const Device& device, std::span<const float> values, Workspace& workspace);
 [[nodiscard]] double sum_of_values(const Device& device, std::span<const float> values, Workspace& workspace);
 
 }  // namespace qdelta

@@ -360,7 +360,8 @@ TensorView ModelRunner::logits_at(std::span<const std::int32_t> rows) {
 }
 
 double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const std::int32_t> targets,
-                                       std::span<float> gradients, std::int64_t count) {
+                                       std::span<float> gradients, std::int64_t count,
+                                       const GradientObserver& observer) {
   const ParameterLayout& layout = model_.layout();
   require(targets.size() == input.ids.size(), "{} targets for {} tokens", targets.size(), input.ids.size());
   require(static_cast<std::int64_t>(gradients.size()) == layout.size, "the gradients have another size than the model");
@@ -414,6 +415,8 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
                     {plan_->stream_at(layers), layout.final_norm.in(weights), plan_->inverse_rms, plan_->normed, dx,
                      layout.final_norm.in(gradients), plan_->scratch.d_stream},
                     workspace_);
+  // The head lies behind the final norm, or in front of everything, where it is the embedding.
+  if (observer) observer(layout.final_norm.offset);
   for (std::size_t i = layers; i-- > 0;) {
     BlockActivations& a = plan_->blocks[i];
     if (recompute_) {
@@ -423,8 +426,10 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
                                  {});
     }
     model_.blocks()[i].backward(context(weights), gradients, a, plan_->scratch, *plan_->mixer_scratch[i], dx);
+    if (observer) observer(layout.block_begins[i]);
   }
   embedding_backward(device_, {device_ids_, dx, layout.embeddings.in(gradients)}, workspace_);
+  if (observer) observer(0);
   return sum_of_values(device_, plan_->losses_of(0, rows.extent(0)), workspace_) * scale;
 }
 

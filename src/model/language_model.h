@@ -70,6 +70,10 @@ struct ModelInput {
   std::span<const std::int64_t> offsets;
 };
 
+// Told during a backward that gradients are complete from this place of the flat array to its end, at falling places
+// down to 0: what is done with them can begin while the backward goes on.
+using GradientObserver = std::function<void(std::int64_t begin)>;
+
 // Sees what each block has computed, as soon as it has; the views are valid during the call.
 using BlockObserver = std::function<void(std::size_t layer, const BlockActivations&)>;
 
@@ -110,7 +114,7 @@ class ModelRunner {
   // The mean loss over targets that are not negative, adds its gradients to `gradients` in device memory. A batch in
   // several pieces passes the number of targets of the whole as `count`; 0: of this piece.
   double loss_and_gradients(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> gradients,
-                            std::int64_t count = 0);
+                            std::int64_t count = 0, const GradientObserver& observer = {});
 
   // Bytes of activations that training on a batch takes; needs no model.
   [[nodiscard]] static std::size_t training_bytes(const ParameterLayout& layout, const Device& device,

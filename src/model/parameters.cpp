@@ -28,6 +28,8 @@ ParameterLayout::ParameterLayout(const ModelConfig& model) : config(model) {
   std::vector<std::unique_ptr<Mixer>> mixers = make_mixers(config);
   for (std::size_t i = 0; i < mixers.size(); ++i) {
     const std::size_t first = tensors.size();
+    placer.align();
+    block_begins.push_back(placer.end());
     blocks.emplace_back(config, std::move(mixers[i]), fmt::format("{}layers.{}.", root, i), placer);
     block_parameters.push_back(parameters_of(std::span(tensors).subspan(first)));
   }

@@ -18,6 +18,7 @@ struct ParameterLayout {
   Slot embeddings, final_norm, head;  // head is embeddings where the two are tied
   std::vector<Block> blocks;
   std::vector<std::int64_t> block_parameters;  // of each
+  std::vector<std::int64_t> block_begins;      // where the tensors of each begin in the flat array
   std::vector<NamedSlot> tensors;              // every tensor once, with its published name
   std::int64_t size = 0;                       // floats of the flat array, with the padding between tensors
   std::vector<float> constants;                // Weights::constants

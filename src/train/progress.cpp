@@ -94,6 +94,10 @@ std::vector<Part> parts_of(const ProgressState& state) {
   if (state.learning_rate) parts.push_back({8, "lr", rate_text(*state.learning_rate), ""});
   if (state.gradient_norm) parts.push_back({7, "grad", number_text(*state.gradient_norm, "{:.3g}"), ""});
   if (state.tokens_per_second) parts.push_back({5, "", count_text(*state.tokens_per_second), " tok/s"});
+  if (state.tokens_per_second && state.ranks > 1) {
+    const double each = *state.tokens_per_second / static_cast<double>(state.ranks);
+    parts.push_back({11, "", count_text(each), fmt::format(" on each of {} ranks", state.ranks)});
+  }
   if (state.fraction_of_limit) {
     parts.push_back({10, "", number_text(100 * *state.fraction_of_limit, "{:.0f}") + "%", " of limit"});
   }

@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace qdelta {
@@ -31,57 +32,119 @@ OptimizerState::OptimizerState(std::int64_t parameters) : memory(bytes_of(2 * pa
 std::span<float> OptimizerState::m() { return floats_in(memory, 0, size); }
 std::span<float> OptimizerState::v() { return floats_in(memory, size, size); }
 
-Trainer::Trainer(LanguageModel& model, const OptimizerOptions& options, const Device& device, bool recompute)
+Trainer::Trainer(LanguageModel& model, const OptimizerOptions& options, const Device& device, bool recompute,
+                 Communicator* communicator)
     : model_(model),
       options_(options),
       device_(device),
       weights_(std::make_shared<DeviceWeights>(model, device)),
       runner_(model, weights_, device, recompute),
       evaluation_runner_(model, weights_, device, false),
-      state_(model.layout().size),
       gradients_(device, bytes_of(model.layout().size)),
-      workspace_(device) {
+      workspace_(device),
+      communicator_(communicator) {
+  const std::vector<std::uint8_t> decays = decay_groups(model.layout(), options.decayed);
+  decays_ = DeviceBuffer(device, decays.size());
+  qdelta::upload(device, decays_.data(), decays.data(), decays.size());
+  synchronize(device);
+  if (communicator != nullptr) {
+    sharded_ = std::make_unique<ShardedOptimizer>(model.layout().size, device, *communicator);
+    return;
+  }
+  state_ = OptimizerState(model.layout().size);
   if (device.gpu != nullptr) moments_ = DeviceBuffer(device, state_.memory.size());
+}
+
+void Trainer::hold_state() {
+  if (sharded_ == nullptr || !first_rank()) return;
+  const std::int64_t updates = state_.updates;
+  state_ = OptimizerState(model_.layout().size);
+  state_.updates = updates;
+}
+
+void Trainer::release_state() {
+  if (sharded_ == nullptr) return;
+  const std::int64_t updates = state_.updates;
+  state_ = OptimizerState();
+  state_.updates = updates;
+}
+
+std::size_t Trainer::optimizer_bytes() const {
+  const std::int64_t moments = sharded_ == nullptr ? model_.layout().size : sharded_->shards().own;
+  return bytes_of(2 * moments);
 }
 
 void Trainer::download() {
   weights_->download(model_);
+  if (sharded_ != nullptr) {
+    sharded_->gather(state_.m(), state_.v());
+    return;
+  }
   qdelta::download(device_, state_.memory.data(), moments_.data(), moments_.size());
 }
 
 void Trainer::upload() {
+  if (sharded_ != nullptr) {
+    communicator_->broadcast(Device{}, std::as_writable_bytes(model_.parameters()), 0);
+    communicator_->broadcast(Device{}, std::as_writable_bytes(std::span(&state_.updates, 1)), 0);
+    sharded_->scatter(state_.m(), state_.v());
+  }
   weights_->upload();
   qdelta::upload(device_, moments_.data(), state_.memory.data(), moments_.size());
 }
 
-StepResult Trainer::step(std::span<const TokenBatch> micro_batches, float learning_rate) {
-  const std::int64_t size = model_.layout().size;
-  const std::span<float> gradients = floats_in(gradients_, 0, size);
+double Trainer::loss_and_gradients(std::span<const TokenBatch> micro_batches, std::int64_t loss_tokens) {
+  const std::span<float> gradients = floats_in(gradients_, 0, model_.layout().size);
   clear(device_, gradients_.data(), gradients_.size());
-  std::int64_t loss_tokens = 0;
-  for (const TokenBatch& micro_batch : micro_batches) loss_tokens += micro_batch.loss_tokens;
-
-  StepResult result;
-  for (const TokenBatch& micro_batch : micro_batches) {
-    result.loss +=
-        runner_.loss_and_gradients({micro_batch.ids, micro_batch.offsets}, micro_batch.targets, gradients, loss_tokens);
-    result.tokens += static_cast<std::int64_t>(micro_batch.ids.size());
-    result.loss_tokens += micro_batch.loss_tokens;
+  GradientObserver observer;
+  if (sharded_ != nullptr) {
+    observer = [&](std::int64_t begin) { sharded_->gradients_complete(gradients, begin); };
   }
-  AdamW args;
+  if (micro_batches.empty() && observer) observer(0);
+  double loss = 0;
+  for (std::size_t i = 0; i < micro_batches.size(); ++i) {
+    const TokenBatch& batch = micro_batches[i];
+    const bool last = i + 1 == micro_batches.size();
+    loss += runner_.loss_and_gradients({batch.ids, batch.offsets}, batch.targets, gradients, loss_tokens,
+                                       last ? observer : GradientObserver());
+  }
+  return loss;
+}
+
+double Trainer::update(float learning_rate) {
+  const std::int64_t size = model_.layout().size;
   const bool on_gpu = device_.gpu != nullptr;
+  AdamW args;
   args.parameters = on_gpu ? weights_->values() : model_.parameters();
   args.rounded = weights_->rounded();
-  args.gradients = gradients;
-  args.m = on_gpu ? floats_in(moments_, 0, size) : state_.m();
-  args.v = on_gpu ? floats_in(moments_, size, size) : state_.v();
+  args.decays = {reinterpret_cast<const std::uint8_t*>(decays_.data()), decays_.size()};
   args.learning_rate = learning_rate;
   args.beta1 = options_.beta1;
   args.beta2 = options_.beta2;
   args.epsilon = options_.epsilon;
   args.weight_decay = options_.weight_decay;
   args.step = state_.updates + 1;
-  result.gradient_norm = clipped_adamw(device_, args, options_.clip, workspace_);
+  const std::span<float> gradients = floats_in(gradients_, 0, size);
+  if (sharded_ != nullptr) return sharded_->update(args, gradients, options_.clip, workspace_);
+  args.gradients = gradients;
+  args.m = on_gpu ? floats_in(moments_, 0, size) : state_.m();
+  args.v = on_gpu ? floats_in(moments_, size, size) : state_.v();
+  return clipped_adamw(device_, args, options_.clip, workspace_);
+}
+
+StepResult Trainer::step(std::span<const TokenBatch> micro_batches, float learning_rate) {
+  std::array<std::int64_t, 2> counts{};  // tokens, and those with a target
+  for (const TokenBatch& micro_batch : micro_batches) {
+    counts[0] += static_cast<std::int64_t>(micro_batch.ids.size());
+    counts[1] += micro_batch.loss_tokens;
+  }
+  if (communicator_ != nullptr) communicator_->all_reduce(Device{}, counts, Reduction::sum);
+  StepResult result;
+  result.tokens = counts[0];
+  result.loss_tokens = counts[1];
+  result.loss = loss_and_gradients(micro_batches, result.loss_tokens);
+  result.gradient_norm = update(learning_rate);
+  if (communicator_ != nullptr) communicator_->all_reduce(Device{}, std::span(&result.loss, 1), Reduction::sum);
   result.skipped = !std::isfinite(result.gradient_norm);
   if (!result.skipped) ++state_.updates;
   return result;
@@ -90,22 +153,30 @@ StepResult Trainer::step(std::span<const TokenBatch> micro_batches, float learni
 EvaluationResult Trainer::evaluate(std::span<const TokenBatch> batches) {
   EvaluationResult result;
   double loss = 0;
-  std::int64_t right = 0;
+  std::array<std::int64_t, 2> counts{};  // tokens with a target, and those of them that it would guess
   std::vector<float> losses;
   std::vector<std::int32_t> best;
-  for (const TokenBatch& batch : batches) {
+  const std::size_t ranks = communicator_ == nullptr ? 1 : static_cast<std::size_t>(communicator_->size());
+  const std::size_t rank = communicator_ == nullptr ? 0 : static_cast<std::size_t>(communicator_->rank());
+  for (std::size_t n = rank; n < batches.size(); n += ranks) {
+    const TokenBatch& batch = batches[n];
     losses.resize(batch.ids.size());
     best.resize(batch.ids.size());
     evaluation_runner_.losses({batch.ids, batch.offsets}, batch.targets, losses, best);
     for (std::size_t i = 0; i < batch.ids.size(); ++i) {
       loss += losses[i];
-      right += batch.targets[i] >= 0 && best[i] == batch.targets[i] ? 1 : 0;
+      counts[1] += batch.targets[i] >= 0 && best[i] == batch.targets[i] ? 1 : 0;
     }
-    result.loss_tokens += batch.loss_tokens;
+    counts[0] += batch.loss_tokens;
   }
+  if (communicator_ != nullptr) {
+    communicator_->all_reduce(Device{}, std::span(&loss, 1), Reduction::sum);
+    communicator_->all_reduce(Device{}, counts, Reduction::sum);
+  }
+  result.loss_tokens = counts[0];
   if (result.loss_tokens > 0) {
     result.loss = loss / static_cast<double>(result.loss_tokens);
-    result.accuracy = static_cast<double>(right) / static_cast<double>(result.loss_tokens);
+    result.accuracy = static_cast<double>(counts[1]) / static_cast<double>(result.loss_tokens);
   }
   return result;
 }

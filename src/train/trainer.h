@@ -1,4 +1,5 @@
-// One optimizer step: gradients accumulated over micro-batches, clipping, AdamW.
+// One optimizer step: gradients accumulated over micro-batches, clipping, AdamW; on one process, or on the ranks of a
+// run, each with micro-batches of its own.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +9,17 @@
 
 #include "core/memory.h"
 #include "data/batches.h"
+#include "distributed/communicator.h"
 #include "model/language_model.h"
+#include "train/sharded_optimizer.h"
+#include "train/weight_decay.h"
 
 namespace qdelta {
 
 struct OptimizerOptions {
   float beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-15F;
   float weight_decay = 0.1F;
+  DecayedParameters decayed = {};
   float clip = 1.0F;  // largest gradient norm; 0: no clipping
 
   // Throws Error(invalid_argument) that names the value which makes no sense.
@@ -41,6 +46,7 @@ struct OptimizerState {
   std::int64_t updates = 0;  // of the parameters; a skipped step is none
   std::int64_t size = 0;
 
+  OptimizerState() = default;  // of ranks that see no more than their own part
   explicit OptimizerState(std::int64_t parameters);
   [[nodiscard]] std::span<float> m();
   [[nodiscard]] std::span<float> v();
@@ -48,19 +54,33 @@ struct OptimizerState {
 
 class Trainer {
  public:
-  Trainer(LanguageModel& model, const OptimizerOptions& options, const Device& device, bool recompute);
+  // Without a communicator for one process alone. With one, what follows is collective.
+  Trainer(LanguageModel& model, const OptimizerOptions& options, const Device& device, bool recompute,
+          Communicator* communicator = nullptr);
 
-  // The mean loss over the loss tokens of all micro-batches, and one update.
+  // The mean loss over the loss tokens of all micro-batches, of all ranks, and one update. A rank may have none.
   StepResult step(std::span<const TokenBatch> micro_batches, float learning_rate);
+  // The ranks take turns at the batches.
   EvaluationResult evaluate(std::span<const TokenBatch> batches);
 
-  // What the host has of it. On a GPU parameters and moments live there while training: download() brings them to the
-  // model and to the state, to be saved; upload() takes them from there, after loading.
+  // What the host has of it. On a GPU parameters and moments live there while training, with several ranks moments are
+  // spread over them: download() brings them to the model and to the state (of rank 0), to be saved; upload() takes
+  // them from there (rank 0), after loading.
   [[nodiscard]] OptimizerState& state() { return state_; }
   void download();
   void upload();
+  // Before loading, and after saving: memory for the whole moments, which with several ranks only rank 0 needs, and
+  // only then.
+  void hold_state();
+  void release_state();
+  // Of the optimizer, on this rank.
+  [[nodiscard]] std::size_t optimizer_bytes() const;
 
  private:
+  [[nodiscard]] bool first_rank() const { return communicator_ == nullptr || communicator_->rank() == 0; }
+  double loss_and_gradients(std::span<const TokenBatch> micro_batches, std::int64_t loss_tokens);
+  double update(float learning_rate);
+
   LanguageModel& model_;
   OptimizerOptions options_;
   Device device_;
@@ -70,7 +90,10 @@ class Trainer {
   OptimizerState state_;
   DeviceBuffer gradients_;
   DeviceBuffer moments_;  // m, then v, on a GPU
+  DeviceBuffer decays_;   // AdamW::decays; empty: all do
   Workspace workspace_;
+  Communicator* communicator_;
+  std::unique_ptr<ShardedOptimizer> sharded_;  // with a communicator
 };
 
 }  // namespace qdelta

@@ -1,5 +1,6 @@
 #include "train/training_run.h"
 
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -34,20 +35,25 @@ class Run {
         validation_(validation),
         options_(options),
         progress_(progress),
-        trainer_(model, options.optimizer, options.device, options.recompute),
-        log_(open()),
-        events_(options.out, state_.step),
+        trainer_(model, options.optimizer, options.device, options.recompute, options.communicator),
         flop_per_token_(training_flop_per_token(model.layout())),
-        head_flop_per_token_(head_training_flop_per_token(model.layout())) {}
+        head_flop_per_token_(head_training_flop_per_token(model.layout())) {
+    if (first_rank()) open();
+    share_start();
+    first_step_ = state_.step;
+    if (first_rank()) events_.emplace(options.out, state_.step);
+    source_.seek(state_.data_position);
+  }
 
   TrainingOutcome go(const std::atomic<bool>& stop) {
     TrainingOutcome outcome;
     outcome.checkpoint = resumed_;
     start_ = Clock::now();
-    const std::int64_t total = options_.schedule.total;
+    const std::int64_t total = options_.total_steps();
     const std::int64_t save_every = options_.save_every > 0 ? options_.save_every : options_.eval_every;
     bool saved = true;
-    while (state_.step < total && !stop) {
+    bool stops = false;
+    while (state_.step < total && !(stops = any_rank(stop))) {
       const RunRecord record = step();
       outcome.loss = record.loss;
       saved = false;
@@ -65,18 +71,33 @@ class Run {
       }
       if (outcome.end == TrainingOutcome::End::early) break;
     }
-    if (stop && state_.step < total) {
+    if (stops) {
       outcome.end = TrainingOutcome::End::interrupted;
       if (!saved) outcome.checkpoint = save();
     }
-    progress_.finish();
+    if (first_rank()) progress_.finish();
     outcome.state = state_;
     return outcome;
   }
 
  private:
+  [[nodiscard]] bool first_rank() const {
+    return options_.communicator == nullptr || options_.communicator->rank() == 0;
+  }
+  [[nodiscard]] std::int64_t ranks() const {
+    return options_.communicator == nullptr ? 1 : options_.communicator->size();
+  }
+
+  // All ranks stop at the same step.
+  [[nodiscard]] bool any_rank(bool value) const {
+    if (options_.communicator == nullptr) return value;
+    std::int64_t any = value ? 1 : 0;
+    options_.communicator->all_reduce(Device{}, std::span(&any, 1), Reduction::max);
+    return any != 0;
+  }
+
   // Finds out where to start, and opens the log there.
-  RunLog open() {
+  void open() {
     std::error_code error;
     fs::create_directories(options_.out, error);
     if (error) fail(Status::io, "cannot create {}: {}", options_.out, error.message());
@@ -86,26 +107,66 @@ class Run {
     state_.recipe = options_.recipe;
     if (!checkpoint) {
       // A run that was killed before its first checkpoint left nothing to go on from.
-      return options_.resume ? RunLog::resume(log, 0) : RunLog::create(log);
+      log_ = options_.resume ? RunLog::resume(log, 0) : RunLog::create(log);
+      if (options_.on_start) options_.on_start();
+      return;
     }
     require(options_.resume, "{} already holds a run ({}); pass --resume to go on with it, or another --out",
             options_.out, fs::path(*checkpoint).filename().string());
+    trainer_.hold_state();
     state_ = load_checkpoint(*checkpoint, model_, trainer_.state());
-    trainer_.upload();
     resumed_ = *checkpoint;
     require(state_.recipe == options_.recipe,
             "the run in {} was started with other settings:\n  {}\nthan it is resumed with:\n  {}", options_.out,
             state_.recipe, options_.recipe);
-    source_.seek(state_.data_position);
     progress_.message(fmt::format("Resumed {} at step {}.", options_.out, state_.step));
-    return RunLog::resume(log, state_.step);
+    log_ = RunLog::resume(log, state_.step);
+    if (options_.on_start) options_.on_start();
+  }
+
+  // What rank 0 found in the folder is what every rank starts from.
+  void share_start() {
+    if (options_.communicator != nullptr) {
+      std::array<std::int64_t, 5> counts{state_.step, state_.tokens, static_cast<std::int64_t>(state_.data_position),
+                                         state_.skipped, state_.evaluations_since_best};
+      std::array<double, 2> numbers{state_.seconds, state_.best_validation};
+      options_.communicator->broadcast(Device{}, std::as_writable_bytes(std::span(counts)), 0);
+      options_.communicator->broadcast(Device{}, std::as_writable_bytes(std::span(numbers)), 0);
+      state_.step = counts[0];
+      state_.tokens = counts[1];
+      state_.data_position = static_cast<std::uint64_t>(counts[2]);
+      state_.skipped = counts[3];
+      state_.evaluations_since_best = counts[4];
+      state_.seconds = numbers[0];
+      state_.best_validation = numbers[1];
+      if (state_.step == 0) trainer_.hold_state();
+    }
+    trainer_.upload();
+    trainer_.release_state();
+  }
+
+  // This rank's part of the next batches, in pieces of at most micro_rows.
+  std::vector<TokenBatch> next_micro_batches() {
+    std::vector<TokenBatch> pieces;
+    const std::int64_t rank = options_.communicator == nullptr ? 0 : options_.communicator->rank();
+    for (std::int64_t i = 0; i < options_.accumulate; ++i) {
+      const std::int64_t rows = source_.next_rows();
+      const std::int64_t end = rows * (rank + 1) / ranks();
+      std::int64_t begin = rows * rank / ranks();
+      const std::int64_t most = options_.micro_rows > 0 ? options_.micro_rows : rows;
+      for (; begin < end; begin += most) pieces.push_back(source_.read(begin, std::min(begin + most, end)));
+      source_.advance();
+    }
+    return pieces;
   }
 
   RunRecord step() {
-    std::vector<TokenBatch> micro_batches;
-    for (std::int64_t i = 0; i < options_.accumulate; ++i) micro_batches.push_back(source_.next());
+    if (!options_.curriculum.empty()) {
+      source_.limit_context(curriculum_tokens(options_.curriculum, state_.step + 1));
+    }
+    const std::vector<TokenBatch> micro_batches = next_micro_batches();
     const auto begin = Clock::now();
-    const double rate = learning_rate(options_.schedule, state_.step + 1);
+    const double rate = learning_rate(options_.schedule, options_.extensions, state_.step + 1);
     const StepResult result = trainer_.step(micro_batches, static_cast<float>(rate));
     const double seconds = seconds_since(begin);
     state_.step += 1;
@@ -114,7 +175,7 @@ class Run {
     state_.data_position = source_.position();
     state_.skipped += result.skipped ? 1 : 0;
     state_.seconds += seconds;
-    if (result.skipped) {
+    if (result.skipped && first_rank()) {
       progress_.message(fmt::format("Step {}: the gradient is not finite; the step is skipped.", state_.step));
     }
     RunRecord record;
@@ -126,6 +187,9 @@ class Run {
     record.tokens_per_second = static_cast<double>(result.tokens) / seconds;
     record.seconds = state_.seconds;
     record.skipped = state_.skipped;
+    for (const Epochs& epochs : source_.epochs()) {
+      record.extra[epochs.dataset.empty() ? "epoch" : "epoch of " + epochs.dataset] = epochs.done;
+    }
     if (options_.machine_limit > 0) {
       const double spared = head_flop_per_token_ * static_cast<double>(result.tokens - result.loss_tokens);
       const double flop = flop_per_token_ * static_cast<double>(result.tokens) - spared;
@@ -151,26 +215,28 @@ class Run {
   }
 
   void write(const RunRecord& record) {
-    log_.append(record);
+    if (!first_rank()) return;
+    log_->append(record);
     TensorBoardScalars scalars{{"train/loss", record.loss},
                                {"train/learning_rate", record.learning_rate},
                                {"train/gradient_norm", record.gradient_norm},
                                {"train/tokens_per_second", record.tokens_per_second}};
     if (record.validation_loss) scalars.emplace_back("validation/loss", *record.validation_loss);
     for (const auto& [name, value] : record.extra) scalars.emplace_back(tag_of(name), value);
-    events_.write(record.step, scalars);
+    events_->write(record.step, scalars);
 
     if (record.validation_loss) shown_validation_ = record.validation_loss;
     ProgressState shown;
     shown.name = options_.name;
     shown.step = record.step;
-    shown.total = options_.schedule.total;
+    shown.total = options_.total_steps();
     shown.first_step = first_step_;
     shown.loss = record.loss;
     shown.validation_loss = shown_validation_;
     shown.learning_rate = record.learning_rate;
     shown.gradient_norm = record.gradient_norm;
     shown.tokens_per_second = record.tokens_per_second;
+    shown.ranks = ranks();
     if (const auto share = record.extra.find("fraction_of_limit"); share != record.extra.end()) {
       shown.fraction_of_limit = share->second;
     }
@@ -179,8 +245,14 @@ class Run {
   }
 
   std::string save() {
+    trainer_.hold_state();
     trainer_.download();
-    return save_checkpoint(options_.out, model_, trainer_.state(), state_, options_.keep, options_.tokenizer);
+    std::string folder;
+    if (first_rank()) {
+      folder = save_checkpoint(options_.out, model_, trainer_.state(), state_, options_.keep, options_.tokenizer);
+    }
+    trainer_.release_state();
+    return folder;
   }
 
   LanguageModel& model_;
@@ -192,19 +264,27 @@ class Run {
   TrainingState state_;
   std::string resumed_;  // the checkpoint it went on from
   FileDescriptor lock_;
-  RunLog log_;
-  TensorBoardWriter events_;
+  std::optional<RunLog> log_;  // of rank 0, like the events
+  std::optional<TensorBoardWriter> events_;
   double flop_per_token_, head_flop_per_token_;
-  std::int64_t first_step_ = state_.step;
+  std::int64_t first_step_ = 0;
   std::optional<double> shown_validation_;
   Clock::time_point start_;
 };
 
 }  // namespace
 
+std::int64_t TrainingOptions::total_steps() const {
+  std::int64_t steps = schedule.total;
+  for (const LearningRateSchedule& extension : extensions) steps += extension.total;
+  return steps;
+}
+
 TrainingOutcome run_training(LanguageModel& model, BatchSource& source, std::span<const TokenBatch> validation,
                              const TrainingOptions& options, const std::atomic<bool>& stop, Progress& progress) {
   options.schedule.check();
+  for (const LearningRateSchedule& extension : options.extensions) extension.check();
+  check_curriculum(options.curriculum);
   options.optimizer.check();
   require(options.accumulate > 0, "accumulate is {}, expected at least 1", options.accumulate);
   check_keep(options.keep);

@@ -3,12 +3,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "data/batches.h"
+#include "train/curriculum.h"
 #include "train/progress.h"
 #include "train/schedule.h"
 #include "train/trainer.h"
@@ -17,10 +19,13 @@
 namespace qdelta {
 
 struct TrainingOptions {
-  std::string out;                // the folder of the run
-  std::string name;               // for the progress line
-  std::int64_t accumulate = 1;    // batches per step
-  LearningRateSchedule schedule;  // schedule.total steps in all
+  std::string out;                               // the folder of the run
+  std::string name;                              // for the progress line
+  std::int64_t accumulate = 1;                   // batches of the source per step
+  std::int64_t micro_rows = 0;                   // rows that a rank runs at a time; 0: its part of a batch
+  LearningRateSchedule schedule;                 // schedule.total steps
+  std::vector<LearningRateSchedule> extensions;  // and after them, those of each of these
+  std::vector<CurriculumStage> curriculum;
   OptimizerOptions optimizer;
   std::int64_t eval_every = 100;  // steps; 0: only at the end
   std::int64_t save_every = 0;    // steps; 0: at each evaluation
@@ -30,9 +35,14 @@ struct TrainingOptions {
   bool recompute = false;
   bool resume = false;
   Device device;
-  std::string tokenizer;     // to copy into checkpoints; "": none
-  std::string recipe;        // the settings that shape the result, as text
-  double machine_limit = 0;  // FLOP/s, for the share that is shown; 0: unknown
+  Communicator* communicator = nullptr;  // of the ranks of the run; null: one process
+  std::string tokenizer;                 // to copy into checkpoints; "": none
+  std::string recipe;                    // the settings that shape the result, as text
+  double machine_limit = 0;              // FLOP/s, for the share that is shown; 0: unknown
+  // Called once nothing stands in the way of the run any more, before anything is written; on rank 0.
+  std::function<void()> on_start;
+
+  [[nodiscard]] std::int64_t total_steps() const;
 };
 
 struct TrainingOutcome {
@@ -43,6 +53,9 @@ struct TrainingOutcome {
   std::string checkpoint;       // the newest; "" where there is none yet
 };
 
+// With several ranks each calls it, with the same arguments: they share every batch. Rank 0 reads and writes the folder
+// and shows the progress.
+//
 // Throws where the folder already holds a run and `resume` is not set, or the run there had another recipe. `stop` is
 // looked at after each step: the step is finished and a checkpoint saved.
 TrainingOutcome run_training(LanguageModel& model, BatchSource& source, std::span<const TokenBatch> validation,

@@ -91,6 +91,12 @@ TEST_F(TrainConfig, EveryFlagMayStandInAFileAndMeansTheSameThere) {
                           {"tokenizer", "bytes"},
                           {"seq-len", "24"},
                           {"rows", "3"},
+                          {"curriculum", "12:2"},
+                          {"transport", "auto"},
+                          {"schedule", "linear"},
+                          {"decay-steps", "0"},
+                          {"decay-on", "matrices"},
+                          {"decay-embeddings", "false"},
                           {"reset-at-documents", "true"},
                           {"context-len", "20"},
                           {"validation-rows", "7"},
@@ -128,8 +134,9 @@ TEST_F(TrainConfig, EveryFlagMayStandInAFileAndMeansTheSameThere) {
                           {"patience", "50"},
                           {"target-accuracy", "0.99"}};
   std::set<std::string> covered{
-      "help",   "config",       "out",    "text",       "text-key", "mqar",
-      "lambda", "model-config", "expand", "state-size", "dt-rank"};  // and see below; the last ones are Mamba's
+      "help",         "config",       "out",    "text",       "text-key", "mqar",
+      "lambda",       "model-config", "expand", "state-size", "dt-rank",  // and see below; the last ones are Mamba's
+      "batch-tokens", "preset",       "extend", "init-from"};             // instead of rows; train_resume_test.cpp
   for (const auto& [name, value] : settings) covered.insert(name);
   EXPECT_EQ(covered, flags_of_train());
 

@@ -166,7 +166,7 @@ TEST_F(CompareCommand, SaysWhatIsWrong) {
   };
   fails({"--rules", "q_delta,transformer"}, {"'transformer' is no rule"});
   fails({"--seeds", "1,1"}, {"a seed twice"});
-  expect_failure(run_qdelta(joined(command("bad"), {"--resume"})), 1, {"leave --resume out"});
+  expect_failure(run_qdelta(joined(command("bad"), {"--resume"})), 2, {"--resume"});
   fails({"--steps", "0"}, {"steps"});
   EXPECT_FALSE(fs::exists(folder_.file("bad")));
   expect_failure(run_qdelta({"compare", "--text", folder_.file("text")}), 1, {"--out is missing"});

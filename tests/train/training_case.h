@@ -88,14 +88,20 @@ class WatchedSource final : public BatchSource {
   WatchedSource(std::unique_ptr<BatchSource> source, std::function<void(std::int64_t)> before)
       : source_(std::move(source)), before_(std::move(before)) {}
 
-  TokenBatch next() override {
-    before_(++calls_);
-    return source_->next();
+  [[nodiscard]] std::int64_t next_rows() const override { return source_->next_rows(); }
+  [[nodiscard]] TokenBatch read(std::int64_t begin, std::int64_t end) const override {
+    before_(calls_ + 1);
+    return source_->read(begin, end);
+  }
+  void advance() override {
+    ++calls_;
+    source_->advance();
   }
   [[nodiscard]] std::uint64_t position() const override { return source_->position(); }
   void seek(std::uint64_t position) override { source_->seek(position); }
   [[nodiscard]] std::int32_t vocab_size() const override { return source_->vocab_size(); }
   [[nodiscard]] std::string describe() const override { return source_->describe(); }
+  [[nodiscard]] std::vector<Epochs> epochs() const override { return source_->epochs(); }
 
  private:
   std::unique_ptr<BatchSource> source_;

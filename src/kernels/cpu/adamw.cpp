@@ -22,7 +22,10 @@ void AdamWRange(const AdamW& args, std::int64_t begin, std::int64_t end) {
   const Vector correction1 = hn::Set(d, static_cast<float>(1.0 / (1.0 - std::pow(double{args.beta1}, t))));
   const Vector correction2 = hn::Set(d, static_cast<float>(1.0 / (1.0 - std::pow(double{args.beta2}, t))));
   const Vector rate = hn::Set(d, args.learning_rate);
-  const Vector decay = hn::Set(d, args.weight_decay);
+  const auto decay_at = [&](std::int64_t at) HWY_ATTR {
+    const bool decays = args.decays.empty() || args.decays[static_cast<std::size_t>(at / AdamW::kDecayGroup)] != 0;
+    return hn::Set(d, decays ? args.weight_decay : 0.0F);
+  };
   const Vector epsilon = hn::Set(d, args.epsilon);
   const Vector scale = hn::Set(d, args.gradient_scale);
   ForVectors(end - begin, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
@@ -32,7 +35,7 @@ void AdamWRange(const AdamW& args, std::int64_t begin, std::int64_t end) {
     const Vector v = hn::MulAdd(beta2, LoadN(args.v.data() + at, n), hn::Mul(hn::Mul(rest2, g), g));
     const Vector p = LoadN(args.parameters.data() + at, n);
     const Vector denominator = hn::Add(hn::Sqrt(hn::Mul(v, correction2)), epsilon);
-    const Vector change = hn::MulAdd(decay, p, hn::Div(hn::Mul(m, correction1), denominator));
+    const Vector change = hn::MulAdd(decay_at(at), p, hn::Div(hn::Mul(m, correction1), denominator));
     StoreN(hn::NegMulAdd(rate, change, p), args.parameters.data() + at, n);
     StoreN(m, args.m.data() + at, n);
     StoreN(v, args.v.data() + at, n);
@@ -49,13 +52,16 @@ HWY_EXPORT(AdamWRange);
 
 namespace {
 constexpr std::int64_t kSumBlock = 1 << 14;
-}
+static_assert(kSumBlock % AdamW::kDecayGroup == 0);
+}  // namespace
 
 void adamw(const Device& device, const AdamW& args) {
   const auto count = static_cast<std::int64_t>(args.parameters.size());
   require(args.gradients.size() == args.parameters.size() && args.m.size() == args.parameters.size() &&
               args.v.size() == args.parameters.size(),
           "adamw: parameters, gradients, m and v differ in size");
+  require(args.decays.empty() || static_cast<std::int64_t>(args.decays.size()) == ceil_div(count, AdamW::kDecayGroup),
+          "adamw: {} groups that decay or not, but {} parameters", args.decays.size(), count);
   const auto run = HWY_DYNAMIC_DISPATCH(AdamWRange);
   parallel_for(ceil_div(count, kSumBlock), thread_count(device.threads), [&](std::int64_t block, int /*worker*/) {
     run(args, block * kSumBlock, std::min(count, (block + 1) * kSumBlock));

@@ -14,16 +14,22 @@ struct AdamWArgs {
   const float* gradients;
   bf16* rounded;
   const Clipping* clipping;
+  const std::uint8_t* decays;  // null: all do
   std::int64_t count;
   float learning_rate, beta1, beta2, one_minus_beta1, one_minus_beta2, bias_correction1, bias_correction2, epsilon,
       weight_decay, scale;
 };
 
-__device__ float adamw_update(const AdamWArgs& a, float scale, float gradient, float p, float& m, float& v) {
+__device__ float decay_at(const AdamWArgs& a, std::int64_t at) {
+  return a.decays == nullptr || a.decays[at / AdamW::kDecayGroup] != 0 ? a.weight_decay : 0.0F;
+}
+
+__device__ float adamw_update(const AdamWArgs& a, float scale, float decay, float gradient, float p, float& m,
+                              float& v) {
   const float g = gradient * scale;
   m = a.beta1 * m + a.one_minus_beta1 * g;
   v = a.beta2 * v + a.one_minus_beta2 * g * g;
-  const float update = m * a.bias_correction1 / (sqrtf(v * a.bias_correction2) + a.epsilon) + a.weight_decay * p;
+  const float update = m * a.bias_correction1 / (sqrtf(v * a.bias_correction2) + a.epsilon) + decay * p;
   return p - a.learning_rate * update;
 }
 
@@ -41,6 +47,8 @@ __global__ __launch_bounds__(kBlockThreads) void adamw_kernel(AdamWArgs a) {
     const auto old_p = Rows<float>{a.parameters}.template load<N>(0, at);
     const auto old_m = Rows<float>{a.m}.template load<N>(0, at);
     const auto old_v = Rows<float>{a.v}.template load<N>(0, at);
+    static_assert(AdamW::kDecayGroup % N == 0);
+    const float decay = decay_at(a, at);
     float p[N];
     float m[N];
     float v[N];
@@ -48,7 +56,7 @@ __global__ __launch_bounds__(kBlockThreads) void adamw_kernel(AdamWArgs a) {
     for (int i = 0; i < N; ++i) {
       m[i] = old_m[i];
       v[i] = old_v[i];
-      p[i] = adamw_update(a, scale, g[i], old_p[i], m[i], v[i]);
+      p[i] = adamw_update(a, scale, decay, g[i], old_p[i], m[i], v[i]);
     }
     Rows<float>{a.parameters}.template store<N>(0, at, p);
     Rows<float>{a.m}.template store<N>(0, at, m);
@@ -57,7 +65,7 @@ __global__ __launch_bounds__(kBlockThreads) void adamw_kernel(AdamWArgs a) {
     return;
   }
   for (std::int64_t i = at; i < a.count; ++i) {
-    const float p = adamw_update(a, scale, a.gradients[i], a.parameters[i], a.m[i], a.v[i]);
+    const float p = adamw_update(a, scale, decay_at(a, i), a.gradients[i], a.parameters[i], a.m[i], a.v[i]);
     a.parameters[i] = p;
     if (a.rounded != nullptr) a.rounded[i] = bf16(p);
   }
@@ -141,6 +149,9 @@ void adamw(const Context& context, const AdamWDevice& device) {
           "adamw: parameters, gradients, m and v differ in size");
   require(device.rounded.empty() || device.rounded.size() == args.parameters.size(),
           "adamw: {} rounded parameters, but there are {}", device.rounded.size(), count);
+  require(args.decays.empty() ||
+              static_cast<std::int64_t>(args.decays.size()) == (count + AdamW::kDecayGroup - 1) / AdamW::kDecayGroup,
+          "adamw: {} groups that decay or not, but {} parameters", args.decays.size(), count);
   if (count == 0) return;
   const auto t = static_cast<double>(args.step);
   const AdamWArgs a{.parameters = args.parameters.data(),
@@ -149,6 +160,7 @@ void adamw(const Context& context, const AdamWDevice& device) {
                     .gradients = args.gradients.data(),
                     .rounded = reinterpret_cast<bf16*>(device.rounded.data()),
                     .clipping = device.clipping,
+                    .decays = args.decays.empty() ? nullptr : args.decays.data(),
                     .count = count,
                     .learning_rate = args.learning_rate,
                     .beta1 = args.beta1,
