@@ -34,9 +34,13 @@ __device__ inline void store_map(const ForwardScanArgs& a, const Accumulator (&t
   store_warp_tile(tile, {reinterpret_cast<std::byte*>(to), width, false, false}, a.dims.key_dim, width - column, lane);
 }
 
-// kMaps: the scan gives nothing but M and N of the segments.
+// kMaps: the scan gives nothing but M and N of the segments. It has two accumulators live at once more often than the
+// scan with outputs, which spills Q S: with three blocks on an SM ptxas would serialize its products.
 template <class E, int kKeyDim, int kStages, bool kMaps>
-__global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages>))
+constexpr int kForwardBlocksPerSm = kMaps&& kKeyDim > 64 && kIsBf16<E> ? 2 : kMinBlocksPerSm<E, kKeyDim, kStages>;
+
+template <class E, int kKeyDim, int kStages, bool kMaps>
+__global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, kStages, kMaps>))
     forward_kernel(const ForwardScanArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Lane lane;
