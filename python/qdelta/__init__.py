@@ -12,8 +12,9 @@ import importlib
 from ._library import CorruptFileError, UnsupportedError
 from ._library import version as __version__
 from .language_model import LanguageModel, State
+from .token_shards import TokenShards
 
-_NEED_TORCH = ("ops", "layers", "models", "token_shards")
+_NEED_TORCH = ("ops", "layers", "models")
 
 
 def __getattr__(name: str):
@@ -29,4 +30,4 @@ def __getattr__(name: str):
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["CorruptFileError", "LanguageModel", "State", "UnsupportedError", "__version__"]
+__all__ = ["CorruptFileError", "LanguageModel", "State", "TokenShards", "UnsupportedError", "__version__"]

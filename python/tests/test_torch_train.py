@@ -1,0 +1,55 @@
+"""examples/torch_train.py: FSDP2 on two processes of a CPU, and a checkpoint that the engine loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("torch.distributed.fsdp").fully_shard  # noqa: B018
+
+import qdelta  # noqa: E402
+from test_token_shards import write_shard  # noqa: E402
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "examples" / "torch_train.py"
+
+
+def run(data, out, processes, batch):
+    flags = ["--data", data, "--out", out, "--losses", out / "log.json", "--hidden", 32, "--layers", 2, "--heads", 2,
+             "--tokens", 64, "--steps", 12, "--warmup", 2, "--batch", batch, "--lr", 0.01]  # fmt: skip
+    launch = [sys.executable]
+    if processes > 1:
+        launch += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    out.mkdir()
+    done = subprocess.run(
+        [*launch, str(SCRIPT), *map(str, flags)], capture_output=True, text=True, env=environment, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((out / "log.json").read_text())
+
+
+def test_two_processes_train_as_one_does_and_the_engine_loads_it(tmp_path):
+    data = tmp_path / "shards"
+    data.mkdir()
+    write_shard(data / "a", np.tile(np.arange(97), 60), vocab_size=97)
+    (data / "shards.json").write_text(json.dumps({"shards": [{"file": "a"}]}))
+    two = run(data, tmp_path / "two", 2, 2)
+    one = run(data, tmp_path / "one", 1, 4)
+    assert np.allclose(one, two, rtol=1e-3)
+    assert two[-1] < two[0] - 0.5
+    model = qdelta.LanguageModel.load(tmp_path / "two")
+    other = qdelta.LanguageModel.load(tmp_path / "one")
+    ids = np.arange(64)[None]
+    logits = model.logits(ids)
+    assert np.isfinite(logits).all()
+    assert np.abs(logits - other.logits(ids)).max() < 0.05 * np.abs(logits).max()
+    best = logits[0].argmax(-1)
+    assert (best[8:-1] == ids[0, 9:]).mean() > 0.2  # the next number
