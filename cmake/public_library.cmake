@@ -14,11 +14,18 @@ set_target_properties(qdelta PROPERTIES
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
   CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 
-# The C example doubles as a test of the installed interface.
-add_executable(qdelta_example examples/q_delta.c)
-target_link_libraries(qdelta_example PRIVATE qdelta qdelta_warnings m)
-if(QDELTA_SANITIZE)  # the runtime that the library needs is the one for C++
-  set_target_properties(qdelta_example PROPERTIES LINKER_LANGUAGE CXX)
+# The C examples double as tests of the installed interface.
+function(qdelta_c_example name source)
+  add_executable(${name} ${source})
+  target_link_libraries(${name} PRIVATE qdelta qdelta_warnings m ${ARGN})
+  if(QDELTA_SANITIZE)  # the runtime that the library needs is the one for C++
+    set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+  endif()
+endfunction()
+qdelta_c_example(qdelta_example examples/q_delta.c)
+qdelta_c_example(qdelta_model_example examples/model.c)
+if(QDELTA_CUDA)
+  qdelta_c_example(qdelta_cuda_example examples/q_delta_cuda.c CUDA::cudart)
 endif()
 
 include(CMakePackageConfigHelpers)

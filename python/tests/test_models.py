@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pathlib
 import shutil
+import subprocess
 
 import pytest
 
@@ -167,3 +170,19 @@ def test_tokenizers_of_the_engine(golden, tmp_path):
         native, ours = qdelta.LanguageModel.load(folder), AutoTokenizer.from_pretrained(folder)
         for text in texts:
             assert ours(text, add_special_tokens=False).input_ids == native.encode(text, add_special_tokens=False), name
+
+
+def test_bytes_in_autotokenizer(golden, tmp_path):
+    """The tokenizer that the engine writes beside shards and checkpoints."""
+    binary = pathlib.Path(os.environ.get("QDELTA_LIBRARY", "nowhere")).parent / "qdelta"
+    if not binary.exists():
+        pytest.skip("the engine's binary is not beside the library")
+    (tmp_path / "text").write_text("The river runs past the mill.")
+    folder = tmp_path / "model"
+    shutil.copytree(golden / "model" / "qdelta_tiny", folder)
+    subprocess.run([binary, "tokenize", tmp_path / "text", "--tokenizer", "bytes", "--out", folder], check=True)
+    native, ours = qdelta.LanguageModel.load(folder), AutoTokenizer.from_pretrained(folder)
+    for text in ("Hello", "", "  na\u00efve \U0001f30d\n"):
+        assert ours(text).input_ids == native.encode(text)
+        assert ours.decode(ours(text).input_ids, skip_special_tokens=True) == text
+    assert (ours.bos_token_id, ours.eos_token_id) == (256, 257)
