@@ -57,6 +57,7 @@ class Plan:
     def __init__(self, names: tuple[str, ...], tensors: tuple[Tensor | None, ...], options: _library.Options):
         self.options = options
         self.options_ref = byref(options)
+        self.refs: list = []  # to the structs that a call takes after the options
         self.workspace: int | None = None  # bytes, once they are known
         self._described = [None if t is None else _Described(n, t) for n, t in zip(names, tensors, strict=True)]
         self._present = [d.dl for d in self._described if d is not None]
@@ -65,8 +66,10 @@ class Plan:
         return [None if d is None else pointer(d.dl) for d in self._described[begin:end]]
 
     def bind(self, tensors: tuple[Tensor | None, ...]) -> None:
-        for dl, tensor in zip(self._present, [t for t in tensors if t is not None], strict=True):
-            dl.data = tensor.data_ptr()
+        present = iter(self._present)
+        for tensor in tensors:
+            if tensor is not None:
+                next(present).data = tensor.data_ptr()
 
 
 _thread = threading.local()
@@ -82,8 +85,8 @@ def _plans() -> dict:
     return plans
 
 
-def _geometry(tensor: Tensor | None):
-    return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype)
+def _geometry(tensor):
+    return (tensor.shape, tensor.stride(), tensor.dtype) if isinstance(tensor, Tensor) else tensor
 
 
 def _new_options(device: torch.device, rule: int, scale: float, qk_l2norm: bool) -> _library.Options:
@@ -95,10 +98,6 @@ def _new_options(device: torch.device, rule: int, scale: float, qk_l2norm: bool)
     options.threads = torch.get_num_threads() if device.type == "cpu" else 0
     options.device = DLDevice(CUDA, device.index) if device.type == "cuda" else DLDevice(CPU, 0)
     return options
-
-
-def _set_stream(options: _library.Options, device: torch.device) -> None:
-    options.stream = torch._C._cuda_getCurrentRawStream(device.index)
 
 
 class _HostOffsets:
@@ -159,26 +158,23 @@ _INPUT_GRADIENTS = ("dq", "dk", "dv", "dg", "dbeta", "dlamb", "dh0")
 _STEP = ("q", "k", "v", "g", "beta", "lamb", "states", "index", "o")
 
 
-def _prepared(kind: str, names, tensors, device, rule, scale, qk_l2norm, structs) -> Plan:
-    """The thread's plan for this geometry, with the addresses of these tensors."""
-    key = (kind, device, rule, scale, qk_l2norm, *[_geometry(t) for t in tensors])
-    if device.type == "cpu":
-        key = (*key, torch.get_num_threads())
+def _prepared(kind: str, names, tensors, keyed, device, rule, scale, qk_l2norm, structs) -> Plan:
+    """The thread's plan for this geometry, with the addresses of these tensors. `keyed` are those of the tensors, or extents,
+    that the others' geometry follows from."""
+    threads = torch.get_num_threads() if device.type == "cpu" else 0
+    key = (kind, device, rule, scale, qk_l2norm, threads, *[_geometry(t) for t in keyed])
     plans = _plans()
     plan = plans.get(key)
     if plan is None:
-        plan = Plan(names, tensors, _new_options(device, rule, scale, qk_l2norm))
+        plan = plans[key] = Plan(names, tensors, _new_options(device, rule, scale, qk_l2norm))
         begin = 0
-        plan.refs = []
         for struct in structs:
             end = begin + len(struct._fields_)
-            made = struct(*plan.pointers(begin, end))
-            plan.refs.append(byref(made))
+            plan.refs.append(byref(struct(*plan.pointers(begin, end))))
             begin = end
-        plans[key] = plan
     plan.bind(tensors)
     if device.type == "cuda":
-        _set_stream(plan.options, device)
+        plan.options.stream = torch._C._cuda_getCurrentRawStream(device.index)
     return plan
 
 
@@ -195,7 +191,9 @@ def forward(inputs, outputs, saved: Tensor | None, rule: int, scale: float, qk_l
     """`inputs` and `outputs` in the order of the names above."""
     device = inputs[0].device
     structs = (_library.Inputs, _library.Outputs)
-    plan = _prepared("forward", _INPUTS + _OUTPUTS, inputs + outputs, device, rule, scale, qk_l2norm, structs)
+    chunks = None if outputs[2] is None else outputs[2].shape[0]
+    keyed = (*inputs, outputs[1] is None, chunks)
+    plan = _prepared("forward", _INPUTS + _OUTPUTS, inputs + outputs, keyed, device, rule, scale, qk_l2norm, structs)
     _set_saved(plan, saved)
     memory = _workspace(plan, device, inputs[7] is None, library.qdelta_forward_workspace, *plan.refs)
     check(library.qdelta_forward(plan.options_ref, *plan.refs))
@@ -206,7 +204,8 @@ def backward(inputs, d_out, d_in, saved: Tensor | None, rule: int, scale: float,
     device = inputs[0].device
     structs = (_library.Inputs, _library.OutputGradients, _library.InputGradients)
     names = _INPUTS + _OUTPUT_GRADIENTS + _INPUT_GRADIENTS
-    plan = _prepared("backward", names, inputs + d_out + d_in, device, rule, scale, qk_l2norm, structs)
+    keyed = (*inputs, *d_out)
+    plan = _prepared("backward", names, inputs + d_out + d_in, keyed, device, rule, scale, qk_l2norm, structs)
     _set_saved(plan, saved)
     memory = _workspace(plan, device, inputs[7] is None, library.qdelta_backward_workspace, *plan.refs)
     check(library.qdelta_backward(plan.options_ref, *plan.refs))
@@ -216,7 +215,7 @@ def backward(inputs, d_out, d_in, saved: Tensor | None, rule: int, scale: float,
 def step(arguments, rule: int, scale: float, qk_l2norm: bool) -> None:
     """One token for each row, in place on the states. `arguments` in the order of _STEP."""
     device = arguments[0].device
-    plan = _prepared("step", _STEP, arguments, device, rule, scale, qk_l2norm, (_library.StepArguments,))
+    plan = _prepared("step", _STEP, arguments, arguments, device, rule, scale, qk_l2norm, (_library.StepArguments,))
     check(library.qdelta_step(plan.options_ref, *plan.refs))
 
 

@@ -173,10 +173,15 @@ def _differentiate(ctx, do, dht, d_chunk_states, d_saved):
     if not ctx.final_state:
         dht = None
     found = torch.ops.qdelta.recurrence_backward(*tensors, do, dht, chunk_states, saved, *ctx.options)
-    gradients = []
-    for needed, given, gradient in zip(ctx.needs_input_grad, tensors[:7], found, strict=False):
-        gradients.append(gradient.to(given.dtype) if needed and given is not None else None)
-    return (*gradients, None, None, None, None, None, None)
+    return (*_needed(ctx.needs_input_grad, tensors, found), None, None, None, None, None, None)
+
+
+def _needed(needs_grad, given, found) -> list:
+    """Of seven gradients those that are asked for, in the types of the inputs."""
+    return [
+        gradient.to(tensor.dtype) if needed and tensor is not None else None
+        for needed, tensor, gradient in zip(needs_grad, given[:7], found, strict=False)
+    ]
 
 
 def _no_second_derivative(ctx, *gradients):
@@ -188,4 +193,41 @@ torch.library.register_autograd(
 )
 torch.library.register_autograd(f"{_NAMESPACE}::recurrence_backward", _no_second_derivative, lib=_library)
 
-recurrence_op = torch.ops.qdelta.recurrence.default
+
+
+class _Eager(torch.autograd.Function):
+    """The same without the dispatcher, which takes longer than a small kernel."""
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        outputs = _forward(*inputs)
+        ctx.save_for_backward(*inputs[:8], outputs[2], outputs[3])
+        ctx.options = inputs[8:11]
+        ctx.final_state = inputs[11]
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(outputs[2], outputs[3])
+        return outputs
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, do, dht, d_chunk_states, d_saved):
+        *tensors, chunk_states, saved = ctx.saved_tensors
+        dht = dht if ctx.final_state else None
+        found = _backward(*tensors, do, dht, chunk_states, saved, *ctx.options)
+        return (*_needed(ctx.needs_input_grad, tensors, found), None, None, None, None, None, None)
+
+
+def _is_plain(tensors) -> bool:
+    """Whether nothing has to see the call but autograd: no tracing, no subclass of tensors, no mode, no transform."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_torch_function_mode_enabled():
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    return all(t is None or type(t) is Tensor or type(t) is torch.nn.Parameter for t in tensors)
+
+
+def recurrence(*arguments):
+    """The operator: directly where nobody looks, else through the dispatcher."""
+    if not _is_plain(arguments[:8]):
+        return torch.ops.qdelta.recurrence.default(*arguments)
+    return _Eager.apply(*arguments) if arguments[12] else _forward(*arguments)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from ._registered import recurrence_op
+from . import _registered
 
 Tensor = torch.Tensor
 
@@ -35,6 +35,27 @@ def _check(name: str, tensor: Tensor | None, q: Tensor, shape: tuple, axes: str)
         raise ValueError(f"{name} has shape {list(tensor.shape)}, expected {axes} = {list(shape)}")
     if tensor.dtype not in (torch.float32, torch.bfloat16):
         raise TypeError(f"{name} is {tensor.dtype}, expected torch.float32 or torch.bfloat16")
+
+
+_checked: set = set()  # geometries that were found right
+_MOST_CHECKED = 1024
+
+
+def _check_once(*tensors) -> None:
+    """The checks below, for a geometry that was not seen before."""
+    if torch.compiler.is_compiling():
+        return _check_all(*tensors)
+    key = tuple([(t.shape, t.dtype, t.device) if isinstance(t, Tensor) else t for t in tensors])
+    try:
+        if key in _checked:
+            return None
+    except TypeError:  # not even a key
+        return _check_all(*tensors)
+    _check_all(*tensors)
+    if len(_checked) > _MOST_CHECKED:
+        _checked.clear()
+    _checked.add(key)
+    return None
 
 
 def _check_all(q, k, v, g, beta, lamb, initial_state, cu_seqlens) -> None:
@@ -96,7 +117,7 @@ def recurrence(
     does not read them; a missing g is no decay."""
     if state_v_first and initial_state is not None:
         initial_state = initial_state.transpose(-1, -2)
-    _check_all(q, k, v, g, beta, lamb, initial_state, cu_seqlens)
+    _check_once(q, k, v, g, beta, lamb, initial_state, cu_seqlens)
     q, k, v = _cast_for_autocast(q, k, v)
     if initial_state is not None:
         initial_state = initial_state.float()
@@ -107,7 +128,7 @@ def recurrence(
     given = (q, k, v, g, beta, lamb, initial_state)
     save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
     offsets = cu_seqlens_cpu if cu_seqlens_cpu is not None and cu_seqlens is not None else cu_seqlens
-    o, ht, _, _ = recurrence_op(
+    o, ht, _, _ = _registered.recurrence(
         *given, offsets, rule, float(scale), use_qk_l2norm_in_kernel, output_final_state, save
     )
     if not output_final_state:
