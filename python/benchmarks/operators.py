@@ -70,34 +70,20 @@ def wall_us(call, repeats=20) -> float:
     return statistics.median(times)
 
 
-def host_us(call, repeats=200) -> float:
-    """Median microseconds until a call returns, the GPU being free."""
-    for _ in range(10):
-        call()
-    times = []
-    for _ in range(repeats):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        call()
-        times.append((time.perf_counter() - begin) * 1e6)
-    torch.cuda.synchronize()
-    return statistics.median(times)
+OURS = {
+    "qdelta q_delta": (lambda *t: ops.chunk_q_delta_rule(*t, use_qk_l2norm_in_kernel=True)[0], 6),
+    "qdelta gated_delta": (lambda *t: ops.chunk_gated_delta_rule(*t, use_qk_l2norm_in_kernel=True)[0], 5),
+}
 
 
-def candidates(with_fla: bool) -> dict:
-    found = {
-        "qdelta q_delta": (lambda *t: ops.chunk_q_delta_rule(*t, use_qk_l2norm_in_kernel=True)[0], 6),
-        "qdelta gated_delta": (lambda *t: ops.chunk_gated_delta_rule(*t, use_qk_l2norm_in_kernel=True)[0], 5),
-    }
-    if with_fla:
-        import fla.ops.common.chunk_o as chunk_o
-        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+def functions_of_fla() -> dict:
+    import fla.ops.common.chunk_o as chunk_o
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
-        # FLA refuses this backward on some Triton and Hopper as wrong: it is timed, its values are not trusted.
-        if hasattr(chunk_o, "TRITON_ABOVE_3_7_1"):
-            chunk_o.TRITON_ABOVE_3_7_1 = True
-        found["fla gated_delta"] = (lambda *t: chunk_gated_delta_rule(*t, use_qk_l2norm_in_kernel=True)[0], 5)
-    return found
+    # FLA refuses this backward on some Triton and Hopper as wrong: it is timed, its values are not trusted.
+    if hasattr(chunk_o, "TRITON_ABOVE_3_7_1"):
+        chunk_o.TRITON_ABOVE_3_7_1 = True
+    return {"fla gated_delta": (lambda *t: chunk_gated_delta_rule(*t, use_qk_l2norm_in_kernel=True)[0], 5)}
 
 
 def forward_and_backward(function, tensors, do):
@@ -148,45 +134,61 @@ def time_shapes(shapes: str, functions: dict) -> dict:
 
 
 def time_overhead(functions: dict) -> dict:
-    """What a call costs the CPU. The C library's own part, its launches included, is shown beside it."""
+    """What a call costs the CPU, and how much of it passes inside libqdelta: its checks and the launches."""
     results = {}
-    print("\nmicroseconds of the CPU until a call of 1 x 64 tokens, 1 head of 64 x 64, returns")
+    print("\nmicroseconds of the CPU until a call of 1 x 64 tokens, 1 head of 64 x 64, returns; of it inside the library")
     for name, (function, count) in functions.items():
         tensors = make_inputs(1, 64, 1, 64, 64)[:count]
         with torch.no_grad():
-            forward = attempt(host_us, lambda: function(*tensors))
+            forward = attempt(host_and_library_us, lambda: function(*tensors))
         for tensor in tensors:
             tensor.requires_grad_()
         do = torch.randn(1, 64, 1, 64, device="cuda", dtype=torch.bfloat16)
-        both = attempt(host_us, forward_and_backward(function, tensors, do))
-        print(f"{name:20s} forward {show(forward)}   forward and backward {show(both)}", flush=True)
+        both = attempt(host_and_library_us, forward_and_backward(function, tensors, do))
+        print(f"{name:20s} forward {show_pair(forward)}   forward and backward {show_pair(both)}", flush=True)
         results[name] = [forward, both]
-    results["inside the library"] = [attempt(library_us)]
-    print(f"{'':20s} of a forward inside the library: {show(results['inside the library'][0])}", flush=True)
     return results
 
 
-def library_us() -> float:
-    """A forward's time inside qdelta_forward: its checks and the kernels' launches."""
+def show_pair(value) -> str:
+    return f"{value[0]:6.0f} ({value[1]:.0f})" if isinstance(value, tuple) else f" ({value})"
+
+
+def host_and_library_us(call, repeats=200) -> tuple[float, float]:
+    """host_us, and the median of the time inside the library's functions."""
     from qdelta.ops import _call
 
-    spent = []
-    original = _call.library.qdelta_forward
+    names = ("qdelta_forward", "qdelta_backward")
+    originals = {name: getattr(_call.library, name) for name in names}
+    spent = [0.0]
 
-    def timed(*arguments):
-        begin = time.perf_counter()
-        status = original(*arguments)
-        spent.append((time.perf_counter() - begin) * 1e6)
-        return status
+    def timed(original):
+        def run(*arguments):
+            begin = time.perf_counter()
+            status = original(*arguments)
+            spent[0] += (time.perf_counter() - begin) * 1e6
+            return status
 
-    tensors = make_inputs(1, 64, 1, 64, 64)
-    _call.library.qdelta_forward = timed
+        return run
+
+    for name in names:
+        setattr(_call.library, name, timed(originals[name]))
     try:
-        with torch.no_grad():
-            host_us(lambda: ops.chunk_q_delta_rule(*tensors, use_qk_l2norm_in_kernel=True))
+        for _ in range(10):
+            call()
+        times, inside = [], []
+        for _ in range(repeats):
+            torch.cuda.synchronize()
+            spent[0] = 0.0
+            begin = time.perf_counter()
+            call()
+            times.append((time.perf_counter() - begin) * 1e6)
+            inside.append(spent[0])
+        torch.cuda.synchronize()
     finally:
-        _call.library.qdelta_forward = original
-    return statistics.median(spent)
+        for name in names:
+            setattr(_call.library, name, originals[name])
+    return statistics.median(times), statistics.median(inside)
 
 
 def main() -> None:
@@ -198,8 +200,9 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("operators.py: this machine has no GPU that PyTorch can use")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    functions = candidates(flags.fla)
-    results = {"overhead": time_overhead(functions), "shapes": time_shapes(flags.shapes, functions)}
+    results = {"overhead": time_overhead(OURS), "shapes": time_shapes(flags.shapes, OURS)}
+    if flags.fla:  # last: its first calls autotune, for minutes
+        results["shapes"] |= time_shapes(flags.shapes, functions_of_fla())
     if flags.json:
         with open(flags.json, "w") as file:
             json.dump(results, file, indent=1)

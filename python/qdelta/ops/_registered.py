@@ -195,7 +195,7 @@ torch.library.register_autograd(f"{_NAMESPACE}::recurrence_backward", _no_second
 
 
 
-class _Eager(torch.autograd.Function):
+class QDeltaRecurrence(torch.autograd.Function):
     """The same without the dispatcher, which takes longer than a small kernel."""
 
     @staticmethod
@@ -230,4 +230,4 @@ def recurrence(*arguments):
     """The operator: directly where nobody looks, else through the dispatcher."""
     if not _is_plain(arguments[:8]):
         return torch.ops.qdelta.recurrence.default(*arguments)
-    return _Eager.apply(*arguments) if arguments[12] else _forward(*arguments)
+    return QDeltaRecurrence.apply(*arguments) if arguments[12] else _forward(*arguments)
