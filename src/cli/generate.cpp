@@ -1,4 +1,4 @@
-// qdelta generate: continues prompts. qdelta chat: the same in a loop that keeps the state between turns.
+// qdelta generate: continues prompts.
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
@@ -8,64 +8,19 @@
 #include <memory>
 
 #include "cli/cli.h"
-#include "cli/device_flags.h"
-#include "cli/validators.h"
+#include "cli/generate_common.h"
 #include "infer/generator.h"
 #include "infer/prompt.h"
 #include "infer/state_file.h"
-#include "model/checkpoint.h"
 
 namespace qdelta {
 namespace {
-
-struct GenerateFlags {
-  std::string model, tokenizer, load_state, save_state;
-  std::vector<std::string> prompts, prompt_files;
-  GenerationOptions options;
-  int num_samples = 1;
-  DeviceFlags device;
-  bool stream = false;
-  bool bos = true;
-};
 
 std::string read_text(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
   std::ifstream in(path, std::ios::binary);
   if (!in) fail(Status::io, "cannot read {}", path);
   return {std::istreambuf_iterator<char>(in), {}};
-}
-
-// A model that is ready to speak.
-struct Loaded {
-  std::unique_ptr<LanguageModel> model;
-  std::unique_ptr<Tokenizer> tokenizer;
-
-  explicit Loaded(const GenerateFlags& flags)
-      : model(load_model(flags.model)),
-        tokenizer(load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer)) {
-    require(tokenizer->vocab_size() <= model->config().vocab_size,
-            "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
-            tokenizer->vocab_size(), model->config().vocab_size);
-  }
-};
-
-void add_common(CLI::App* command, GenerateFlags& flags, const std::string& max_tokens, const std::string& seed) {
-  command->add_option("--model", flags.model, "Model folder: config.json, model.safetensors, tokenizer")->required();
-  command->add_option("--tokenizer", flags.tokenizer, "Another tokenizer than the model folder's");
-  command->add_option("--max-tokens", flags.options.max_tokens, max_tokens)->capture_default_str();
-  SamplingOptions& sampling = flags.options.sampling;
-  command->add_option("--temperature", sampling.temperature, "0: always the most likely token")->capture_default_str();
-  command->add_option("--top-k", sampling.top_k, "Only the k most likely tokens; 0: all")->capture_default_str();
-  command->add_option("--top-p", sampling.top_p, "Only the most likely that together reach p")->capture_default_str();
-  command->add_option("--min-p", sampling.min_p, "Only those at least so likely, relative to the most likely")
-      ->capture_default_str();
-  command->add_option("--repetition-penalty", sampling.repetition_penalty, "Above 1: avoid tokens already used")
-      ->capture_default_str();
-  command->add_option("--seed", sampling.seed, seed)->capture_default_str()->check(whole_number());
-  command->add_option("--stop", flags.options.stop, "Text that ends a sequence; may be given several times");
-  flags.device.add_to(*command);
-  command->add_option("--load-state", flags.load_state, "Continue from a state that --save-state left");
-  command->add_option("--save-state", flags.save_state, "Keep the recurrent state in this file at the end");
 }
 
 // The counts are of tokens. The rates are of the work: a sequence's first token comes of reading the prompt, and a
@@ -78,29 +33,6 @@ void print_speed(const GenerationSpeed& speed, std::size_t prompt, std::size_t g
              rate(speed.prompt_tokens, speed.prompt_seconds), generated,
              rate(speed.decoded_tokens, speed.decode_seconds));
 }
-
-// What has been read into a state, to be written beside it.
-struct Reading {
-  SavedState info;
-
-  [[nodiscard]] bool nothing() const { return info.tokens == 0 && info.pending < 0; }
-  [[nodiscard]] std::int64_t length() const { return info.tokens + (info.pending < 0 ? 0 : 1); }
-  void add(std::span<const std::int32_t> tokens) {
-    info.tokens += static_cast<std::int64_t>(tokens.size());
-    info.token_hash = hash_tokens(info.token_hash, tokens);
-  }
-  // All but the last token have been read.
-  void add_but_last(std::span<const std::int32_t> tokens) {
-    add(tokens.first(tokens.size() - 1));
-    info.pending = tokens.back();
-  }
-  // The tokens to read next: the pending one first.
-  std::vector<std::int32_t> continued(std::vector<std::int32_t> tokens) {
-    if (info.pending >= 0) tokens.insert(tokens.begin(), info.pending);
-    info.pending = -1;
-    return tokens;
-  }
-};
 
 void keep_state(const std::string& path, const LanguageModel& model, const ModelStates& states,
                 const Reading& reading) {
@@ -193,60 +125,14 @@ void run_generate(GenerateFlags& flags) {
   }
 }
 
-void run_chat(GenerateFlags& flags) {
-  flags.options.sampling.check();
-  require(flags.options.max_tokens > 0, "max-tokens is {}, expected at least 1", flags.options.max_tokens);
-  const Loaded loaded(flags);
-  const Device device = flags.device.open();
-  ModelStates states(loaded.model->config(), 1, device);
-  Reading reading;
-  const std::vector<std::int64_t> slots{0};
-  if (!flags.load_state.empty()) reading.info = load_state(flags.load_state, *loaded.model, states, 0);
-  Generator generator(*loaded.model, *loaded.tokenizer, states);
-  GenerationOptions options = flags.options;
-  fmt::print(
-      "Type a line and the model goes on from it; it remembers everything so far in its state.\n"
-      "/reset forgets, /save FILE keeps the state, /quit or Ctrl-D ends.\n");
-  std::string line;
-  while (fmt::print("> "), std::fflush(stdout), std::getline(std::cin, line)) {
-    if (line == "/quit") break;
-    if (line == "/reset") {
-      states.clear(0);
-      reading = {};
-      continue;
-    }
-    if (line.rfind("/save ", 0) == 0) {
-      try {
-        save_state(line.substr(6), *loaded.model, states, 0, reading.info);
-        fmt::print("kept the state after {} tokens in {}\n", reading.length(), line.substr(6));
-      } catch (const Error& error) {
-        fmt::print("{}\n", error.what());
-      }
-      continue;
-    }
-    std::vector<std::int32_t> tokens = encode_prompt(*loaded.tokenizer, line, flags.bos && reading.nothing());
-    tokens = reading.continued(std::move(tokens));
-    if (tokens.empty()) continue;
-    reading.add(tokens);
-    const auto results = generator.generate({tokens}, options, slots, [](std::size_t, const std::string& text) {
-      fmt::print("{}", text);
-      std::fflush(stdout);
-    });
-    fmt::print("\n");
-    reading.add_but_last(results.front().tokens);
-    options.sampling.seed += 1;  // another turn, other numbers
-  }
-  if (!flags.save_state.empty()) save_state(flags.save_state, *loaded.model, states, 0, reading.info);
-}
-
 }  // namespace
 
 void add_generate(CLI::App& app) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* command = app.add_subcommand("generate", "Continue prompts with a trained model");
-  add_common(command, *flags, "Most tokens to generate; 0 with --save-state: only read the prompt",
-             "The same seed gives the same text. Of several prompts or samples each has random\n"
-             "numbers of its own: only the first is as it would be alone");
+  add_generation_flags(*command, *flags, "Most tokens to generate; 0 with --save-state: only read the prompt",
+                       "The same seed gives the same text. Of several prompts or samples each has random\n"
+                       "numbers of its own: only the first is as it would be alone");
   command->add_option("--prompt", flags->prompts, "Text to continue; several are decoded as one batch");
   command->add_option("--prompt-file", flags->prompt_files, "The same from files, - for standard input");
   command->add_option("--num-samples", flags->num_samples, "Continuations of each prompt")->capture_default_str();
@@ -259,20 +145,6 @@ void add_generate(CLI::App& app) {
       "  qdelta generate --model M --load-state book.state                           (the book is not read again)\n"
       "  qdelta generate --model M --load-state book.state --prompt \" And then\"");
   command->callback([flags] { run_generate(*flags); });
-}
-
-void add_chat(CLI::App& app) {
-  auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* command = app.add_subcommand("chat", "Talk to a model, turn by turn; its state is kept between turns");
-  add_common(command, *flags, "Most tokens of an answer",
-             "The same seed and the same lines give the same text; each turn has other random numbers");
-  command->add_flag("!--no-bos", flags->bos, "Do not begin with the begin-of-text token");
-  command->footer(
-      "Examples:\n"
-      "  qdelta chat --model run/checkpoints/step-00001000 --temperature 0.8\n"
-      "  qdelta chat --model M --save-state talk.state\n"
-      "  qdelta chat --model M --load-state talk.state --save-state talk.state      (goes on where it ended)");
-  command->callback([flags] { run_chat(*flags); });
 }
 
 }  // namespace qdelta

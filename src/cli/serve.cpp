@@ -19,7 +19,7 @@ namespace {
 struct ServeFlags {
   std::string model, tokenizer;
   serve::ServerOptions server;
-  std::int64_t max_body = 8, max_memory = 1024, max_connections = 2048;
+  std::int64_t max_body = 8, max_memory = 1024, max_connections = 2048, cache_memory = 512;
   double grace = 30;
   DeviceFlags device;
 };
@@ -39,8 +39,8 @@ void check(const ServeFlags& flags) {
   at_least("max-batch", flags.server.engine.max_batch, 1);
   at_least("max-queue", flags.server.engine.max_queue, 1);
   require(flags.server.engine.max_queue <= 4096 && flags.server.engine.max_batch <= 4096,
-          "max-queue is {} and max-batch {}, expected at most 4096",
-          flags.server.engine.max_queue, flags.server.engine.max_batch);
+          "max-queue is {} and max-batch {}, expected at most 4096", flags.server.engine.max_queue,
+          flags.server.engine.max_batch);
   at_least("max-tokens", flags.server.limits.max_tokens, 1);
   at_least("max-prompt", flags.server.limits.max_prompt, 1);
   at_least("max-request", flags.server.limits.max_request, 1);
@@ -50,12 +50,15 @@ void check(const ServeFlags& flags) {
   at_least("max-memory", flags.max_memory, 1);
   require(flags.max_memory <= 1 << 24, "max-memory is {}, expected at most {} (MiB)", flags.max_memory, 1 << 24);
   at_least("max-connections", flags.max_connections, 1);
+  require(flags.cache_memory >= 0 && flags.cache_memory <= 1 << 24, "cache-memory is {}, expected 0 to {} (MiB)",
+          flags.cache_memory, 1 << 24);
   require(flags.grace >= 0 && flags.grace <= 1e6, "grace is {}, expected 0 seconds or more", flags.grace);
 }
 
 void run_serve(ServeFlags& flags) {
   check(flags);
   flags.server.max_body = static_cast<std::size_t>(flags.max_body) << 20U;
+  flags.server.engine.cache_bytes = static_cast<std::size_t>(flags.cache_memory) << 20U;
   flags.server.max_memory = static_cast<std::size_t>(flags.max_memory) << 20U;
   flags.server.http.max_connections = static_cast<std::size_t>(flags.max_connections);
   const StopSignal stop;  // before any thread that computes
@@ -65,6 +68,16 @@ void run_serve(ServeFlags& flags) {
           "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
           tokenizer->vocab_size(), model->config().vocab_size);
   if (flags.server.model_name.empty()) flags.server.model_name = name_of(flags.model);
+
+  // A template that cannot be read is no reason not to serve the rest.
+  std::unique_ptr<ChatTemplate> chat;
+  try {
+    chat = ChatTemplate::load(flags.model, *tokenizer);
+  } catch (const Error& error) {
+    flags.server.no_chat = fmt::format("the model's chat template cannot be used: {}", error.what());
+    fmt::print(stderr, "{}\n", flags.server.no_chat);
+  }
+  flags.server.chat = chat.get();
 
   const Device device = flags.device.open();
   serve::Server server(*model, *tokenizer, device, flags.server);
@@ -100,6 +113,9 @@ void add_serve(CLI::App& app) {
   command->add_option("--name", server.model_name, "What the model is called in answers. Default: its folder's name");
   command->add_option("--api-key", server.api_key, "Clients must send it: Authorization: Bearer KEY")
       ->envname("QDELTA_API_KEY");
+  command->add_option("--cors", server.cors, "The origin whose pages may use this server from a browser; *: any");
+  command->add_option("--log", server.log, "A line of JSON for each request goes to this file; -: to standard error");
+  command->add_flag("--log-prompts", server.log_prompts, "With the prompts of completions");
   command->add_option("--max-batch", server.engine.max_batch, "Sequences that are worked on at once")
       ->capture_default_str();
   command
@@ -117,11 +133,16 @@ void add_serve(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--max-connections", flags->max_connections, "Most connections; the longest idle give way")
       ->capture_default_str();
+  command
+      ->add_option("--cache-memory", flags->cache_memory,
+                   "MiB of the device for states of prompts, so that what begins alike is read once; 0: none")
+      ->capture_default_str();
   command->add_option("--grace", flags->grace, "Seconds that running requests have when the server is stopped")
       ->capture_default_str();
   flags->device.add_to(*command);
   command->footer(
-      "Endpoints: POST /v1/completions, GET /v1/models, POST /tokenize, POST /detokenize, GET /tokenizer_info,\n"
+      "Endpoints: POST /v1/completions, POST /v1/chat/completions, GET /v1/models, POST /tokenize, POST /detokenize, "
+      "GET /tokenizer_info,\n"
       "           GET /health, GET /metrics. docs/serving.md has them all.\n"
       "\n"
       "Examples:\n"

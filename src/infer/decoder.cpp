@@ -21,8 +21,15 @@ void Decoder::add(std::int64_t slot, Sequence& sequence) {
           sequences_.size());
   require(at(slot) == nullptr, "slot {} has a sequence already", slot);
   const GenerationOptions& options = sequence.options();
-  sampler_.start(slot, {.options = options.sampling, .stream = options.stream, .draws = sequence.generated().size()},
-                 sequence.tokens());
+  SamplingState state{.options = options.sampling, .stream = options.stream, .draws = sequence.generated().size()};
+  if (options.min_tokens > 0) {
+    const std::vector<std::int32_t> ends = sequence.end_tokens();
+    require(ends.size() <= state.ends.size(), "min_tokens with {} tokens that end a sequence, expected at most {}",
+            ends.size(), state.ends.size());
+    std::ranges::copy(ends, state.ends.begin());
+    state.first_end = static_cast<std::uint64_t>(options.min_tokens);
+  }
+  sampler_.start(slot, state, sequence.tokens(), options.bias);
   sequences_[static_cast<std::size_t>(slot)] = &sequence;
 }
 

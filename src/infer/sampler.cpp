@@ -12,11 +12,15 @@ Sampler::Sampler(const Device& device, std::int64_t slots, std::int64_t vocabula
       vocabulary_(vocabulary),
       states_(device, static_cast<std::size_t>(slots) * sizeof(SamplingState)),
       seen_(device, static_cast<std::size_t>(slots * seen_words(vocabulary)) * sizeof(std::uint32_t)),
+      drawn_(device, seen_.size()),
+      bias_(device, static_cast<std::size_t>(slots * vocabulary) * sizeof(float)),
       workspace_(device) {}
 
-void Sampler::start(std::int64_t slot, const SamplingState& state, std::span<const std::int32_t> seen) {
+void Sampler::start(std::int64_t slot, SamplingState state, std::span<const std::int32_t> seen,
+                    std::span<const TokenBias> bias) {
   require(slot >= 0 && slot < slots_, "there is no slot {} in a pool of {}", slot, slots_);
   state.options.check();
+  state.biased = !bias.empty();
   std::vector<std::uint32_t> bits(static_cast<std::size_t>(seen_words(vocabulary_)));
   for (const std::int32_t token : seen) {
     if (token < 0 || token >= vocabulary_) continue;
@@ -26,6 +30,13 @@ void Sampler::start(std::int64_t slot, const SamplingState& state, std::span<con
   upload(device_, states_.data() + at * sizeof(SamplingState), &state, sizeof(SamplingState));
   const std::size_t bytes = bits.size() * sizeof(std::uint32_t);
   upload(device_, seen_.data() + at * bytes, bits.data(), bytes);
+  if (!state.uses_bias()) return;
+  clear(device_, drawn_.data() + at * bytes, bytes);
+  std::vector<float> row(static_cast<std::size_t>(vocabulary_));
+  for (const TokenBias& one : bias) {
+    if (one.token >= 0 && one.token < vocabulary_) row[static_cast<std::size_t>(one.token)] += one.bias;
+  }
+  upload(device_, bias_.data() + at * row.size() * sizeof(float), row.data(), row.size() * sizeof(float));
 }
 
 void Sampler::sample(const TensorView& logits, std::span<const std::int64_t> slots, std::span<std::int32_t> tokens) {
@@ -34,6 +45,8 @@ void Sampler::sample(const TensorView& logits, std::span<const std::int64_t> slo
       .slots = slots,
       .states = {reinterpret_cast<SamplingState*>(states_.data()), states_.size() / sizeof(SamplingState)},
       .seen = {reinterpret_cast<std::uint32_t*>(seen_.data()), seen_.size() / sizeof(std::uint32_t)},
+      .bias = {reinterpret_cast<float*>(bias_.data()), bias_.size() / sizeof(float)},
+      .drawn = {reinterpret_cast<std::uint32_t*>(drawn_.data()), drawn_.size() / sizeof(std::uint32_t)},
       .tokens = tokens};
   qdelta::sample(device_, args, workspace_);
 }

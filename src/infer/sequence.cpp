@@ -24,6 +24,12 @@ Sequence::Sequence(const Tokenizer& tokenizer, std::vector<std::int32_t> prompt,
   if (to_read_ == 0) prompt_has_been_read();
 }
 
+std::vector<std::int32_t> Sequence::end_tokens() const {
+  std::vector<std::int32_t> tokens = options_.stop_tokens;
+  if (eos_) tokens.push_back(*eos_);
+  return tokens;
+}
+
 PromptPiece Sequence::next_piece(std::int64_t slot, std::size_t tokens) const {
   const std::size_t end = std::min(read_ + tokens, to_read_);
   // What follows the prompt's last token is not a token of the prompt.

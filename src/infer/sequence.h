@@ -11,6 +11,7 @@
 
 #include "data/tokenizer.h"
 #include "infer/prompt_reader.h"
+#include "infer/sampler.h"
 #include "infer/token_score.h"
 #include "kernels/sampling.h"
 
@@ -19,6 +20,8 @@ namespace qdelta {
 struct GenerationOptions {
   SamplingOptions sampling = {};
   std::uint64_t stream = 0;            // separates the random numbers of sequences that have the same seed
+  std::vector<TokenBias> bias = {};    // added to logits
+  std::int64_t min_tokens = 0;         // before so many the end-of-text token and stop tokens are not drawn
   std::int64_t max_tokens = 128;       // 0: the prompt is read up to its last token, and nothing is generated
   std::vector<std::string> stop = {};  // text that ends the sequence, itself left out
   bool stop_at_eos = true;
@@ -55,12 +58,18 @@ class Sequence {
   [[nodiscard]] std::span<const std::int32_t> prompt() const { return tokens().first(prompt_size_); }
   [[nodiscard]] std::span<const std::int32_t> generated() const { return tokens().subspan(prompt_size_); }
 
+  // Tokens that end it wherever they come.
+  [[nodiscard]] std::vector<std::int32_t> end_tokens() const;
+
   // Exactly one of these holds.
   [[nodiscard]] bool reading() const { return !done() && read_ < to_read_; }
   [[nodiscard]] bool generating() const { return !done() && read_ == to_read_; }
   [[nodiscard]] bool done() const { return end_ != EndReason::none; }
   [[nodiscard]] EndReason end() const { return end_; }
 
+  // So many tokens of the prompt have been read before, into the state that it continues.
+  void skip(std::size_t tokens) { read_ = tokens; }
+  [[nodiscard]] std::size_t tokens_read() const { return read_; }
   // The piece of the prompt to read next, at most so many tokens, and then what came of reading it.
   [[nodiscard]] PromptPiece next_piece(std::int64_t slot, std::size_t tokens) const;
   void read(const PromptPiece& piece, std::span<const TokenScore> scores);

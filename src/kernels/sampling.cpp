@@ -17,6 +17,8 @@ void SamplingOptions::check() const {
   require(min_p >= 0 && min_p < 1, "min-p is {}, expected at least 0 and less than 1", min_p);
   require(std::isfinite(repetition_penalty) && repetition_penalty > 0, "repetition penalty is {}, expected more than 0",
           repetition_penalty);
+  require(std::isfinite(presence_penalty), "presence penalty is {}, expected a number", presence_penalty);
+  require(std::isfinite(frequency_penalty), "frequency penalty is {}, expected a number", frequency_penalty);
 }
 
 namespace {
@@ -34,6 +36,9 @@ void check_sizes(const Sample& args) {
           "sample: {} slots of {} states for {} rows", args.slots.size(), states, rows);
   require(static_cast<std::int64_t>(args.seen.size()) == states * seen_words(width),
           "sample: seen has {} words for {} states of {} tokens", args.seen.size(), states, width);
+  require(args.bias.empty() ||
+              (static_cast<std::int64_t>(args.bias.size()) == states * width && args.drawn.size() == args.seen.size()),
+          "sample: bias has {} values for {} states of {} tokens", args.bias.size(), states, width);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Sampling: the next token of each row of logits.
 //
-//   z[v]   logits; of tokens already seen, divided by the repetition penalty where positive, multiplied where negative
+//   z[v]   logits; of tokens already seen, divided by the repetition penalty where positive, multiplied where negative;
+//          plus the row's bias, from which each drawn token takes the frequency penalty, and its first draw the
+//          presence penalty; -infinity of tokens that may not be drawn yet
 //   w[v]   exp((z[v] - max z) / temperature) of the candidates, 0 of all other tokens
 //   token  drawn with probability w[v] / sum w;  at temperature 0 the most likely one
 //
@@ -12,6 +14,7 @@
 // a GPU: the two draw different tokens from the same distribution.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -27,6 +30,8 @@ struct SamplingOptions {
   float top_p = 1.0F;               // only the most likely that together reach p
   float min_p = 0.0F;               // only those at least min_p times as likely as the most likely
   float repetition_penalty = 1.0F;  // divides (or multiplies, if negative) the logits of tokens already seen
+  float presence_penalty = 0.0F;    // subtracted from the logits of tokens that have been drawn
+  float frequency_penalty = 0.0F;   // the same for each time
   std::uint64_t seed = 0;
 
   // Throws with the option and what is wrong with it.
@@ -35,8 +40,15 @@ struct SamplingOptions {
 
 struct SamplingState {
   SamplingOptions options = {};
-  std::uint64_t stream = 0;  // separates the random numbers of sequences that have the same seed
-  std::uint64_t draws = 0;   // tokens drawn so far, which is the position in the stream
+  std::uint64_t stream = 0;     // separates the random numbers of sequences that have the same seed
+  std::uint64_t draws = 0;      // tokens drawn so far, which is the position in the stream
+  std::uint64_t first_end = 0;  // draws before which ...
+  std::array<std::int32_t, 8> ends = {-1, -1, -1, -1, -1, -1, -1, -1};  // ... these are not drawn; negative: none
+  bool biased = false;                                                  // the slot's bias is not all zeros
+  // Whether the slot's bias has to be read and kept.
+  [[nodiscard]] constexpr bool uses_bias() const {
+    return biased || options.presence_penalty != 0 || options.frequency_penalty != 0;
+  }
 };
 
 // 32-bit words of a set of tokens with one bit each.
@@ -49,7 +61,11 @@ struct Sample {
   std::span<const std::int64_t> slots = {};
   std::span<SamplingState> states;  // [P]; draws are counted up
   std::span<std::uint32_t> seen;    // [P, seen_words(vocabulary)]: tokens to penalise; the one drawn is added
-  std::span<std::int32_t> tokens;   // [R], written; -1 for a row that has a NaN
+  // [P, vocabulary], added to the logits of slots that use it, and [P, seen_words(vocabulary)], the tokens drawn. Both
+  // may be empty where no slot does.
+  std::span<float> bias = {};
+  std::span<std::uint32_t> drawn = {};
+  std::span<std::int32_t> tokens;  // [R], written; -1 for a row that has a NaN
 };
 void sample(const Device& device, const Sample& args, Workspace& workspace);
 

@@ -9,13 +9,14 @@
 
 namespace qdelta::serve {
 Completion::Completion(std::shared_ptr<Exchange> exchange, std::shared_ptr<Job> job, Answer answer,
-                       std::unique_ptr<MemoryBudget::Share> memory, Metrics& metrics, bool streamed)
+                       std::unique_ptr<MemoryBudget::Share> memory, Metrics& metrics, bool streamed, std::string note)
     : exchange_(std::move(exchange)),
       job_(std::move(job)),
       answer_(std::move(answer)),
       memory_(std::move(memory)),
       metrics_(metrics),
-      streamed_(streamed) {}
+      streamed_(streamed),
+      note_(std::move(note)) {}
 
 // The job knows the completion only weakly: whoever answers keeps it, and a client that has gone lets it go.
 void Completion::follow() {
@@ -46,6 +47,7 @@ Exchange::Piece Completion::next_events() {
     piece.data += event(json_text(ApiError(500, why).body()));
     piece.end = true;
   } else if (answer_.complete()) {
+    answer_.set_cached_tokens(job_->cached_tokens());
     piece.data += answer_.last_events();
     piece.end = true;
     finished();
@@ -69,17 +71,20 @@ void Completion::collect() {
 
 void Completion::answer_whole() {
   answered_ = true;
+  answer_.set_cached_tokens(job_->cached_tokens());
   finished();
+  const Headers headers{{"Qdelta-Cached-Tokens", std::to_string(job_->cached_tokens())}};
   std::string begin = answer_.next_part();
   std::string next = answer_.next_part();
-  if (next.empty()) return exchange_->answer({200, "application/json", std::move(begin), {}});
+  if (next.empty()) return exchange_->answer({200, "application/json", std::move(begin), headers});
   begin += next;
-  exchange_->stream({}, [self = shared_from_this(), begin = std::move(begin)]() mutable {
-    Exchange::Piece piece;
-    piece.data = begin.empty() ? self->answer_.next_part() : std::exchange(begin, {});
-    piece.end = piece.data.empty();
-    return piece;
-  });
+  exchange_->stream({200, "application/json", {}, headers},
+                    [self = shared_from_this(), begin = std::move(begin)]() mutable {
+                      Exchange::Piece piece;
+                      piece.data = begin.empty() ? self->answer_.next_part() : std::exchange(begin, {});
+                      piece.end = piece.data.empty();
+                      return piece;
+                    });
 }
 
 void Completion::note_first_token() {
@@ -88,8 +93,8 @@ void Completion::note_first_token() {
 
 void Completion::finished() {
   metrics_.completed(std::chrono::duration<double>(Clock::now() - begin_).count(), first_token_);
-  exchange_->note(fmt::format(R"("prompt_tokens":{},"completion_tokens":{},"first_token_s":{:.6f})",
-                              answer_.prompt_tokens(), answer_.completion_tokens(), first_token_));
+  exchange_->note(fmt::format(R"("prompt_tokens":{},"completion_tokens":{},"first_token_s":{:.6f}{})",
+                              answer_.prompt_tokens(), answer_.completion_tokens(), first_token_, note_));
 }
 
 }  // namespace qdelta::serve

@@ -14,10 +14,11 @@
 
 namespace qdelta::serve {
 
+// `note`: members for the log's line of the request.
 class Completion : public std::enable_shared_from_this<Completion> {
  public:
   Completion(std::shared_ptr<Exchange> exchange, std::shared_ptr<Job> job, Answer answer,
-             std::unique_ptr<MemoryBudget::Share> memory, Metrics& metrics, bool streamed);
+             std::unique_ptr<MemoryBudget::Share> memory, Metrics& metrics, bool streamed, std::string note);
 
   // Before the job is submitted.
   void follow();
@@ -40,6 +41,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::unique_ptr<MemoryBudget::Share> memory_;
   Metrics& metrics_;
   const bool streamed_;
+  const std::string note_;  // more for the log
   bool answered_ = false;
   const Clock::time_point begin_ = Clock::now();
   double first_token_ = -1;  // seconds

@@ -20,6 +20,7 @@ Engine::Engine(const LanguageModel& model, const Tokenizer& tokenizer, const Dev
       metrics_(metrics),
       max_queue_(static_cast<std::size_t>(options.max_queue)),
       states_(model.config(), options.max_batch, device),
+      cache_(model.config(), device, options.cache_bytes, prompt_piece(device)),
       decoder_(model, std::make_shared<DeviceWeights>(model, device), states_),
       running_(static_cast<std::size_t>(options.max_batch)) {
   thread_ = std::thread([this] { run(); });
@@ -117,14 +118,13 @@ void Engine::admit() {
     if (running_[slot] != nullptr) continue;
     const std::shared_ptr<Job> job = queue_.front();
     const SequenceRequest& request = job->sequences()[started_];
-    states_.clear(static_cast<std::int64_t>(slot));
     running_[slot] = std::make_unique<Running>(
         Running{.job = job, .index = started_, .sequence = {tokenizer_, request.prompt, request.options}});
+    restore(slot);
     ++in_batch_;
     ++metrics_.running;
     decoder_.add(static_cast<std::int64_t>(slot), running_[slot]->sequence);
     reading_.push_back(slot);
-    metrics_.prompt_tokens += request.prompt.size();
     if (++started_ == job->sequences().size()) {
       queue_.pop_front();
       started_ = 0;
@@ -179,6 +179,38 @@ void Engine::read_prompts() {
     reading_.pop_front();
   }
   decoder_.read(slots);
+  keep(slots);
+}
+
+// The scores of a prompt's tokens come of reading them.
+void Engine::restore(std::size_t slot) {
+  Running& running = *running_[slot];
+  const auto index = static_cast<std::int64_t>(slot);
+  states_.clear(index);
+  const std::size_t size = running.sequence.prompt().size();
+  std::size_t cached = 0;
+  if (!running.sequence.options().score_prompt && running.sequence.options().max_tokens > 0) {
+    ++metrics_.cache_lookups;
+    cached = cache_.restore(running.sequence.prompt(), states_, index);
+  }
+  if (cached > 0) {
+    running.sequence.skip(cached);
+    running.job->add_cached_tokens(cached);
+    ++metrics_.cache_hits;
+    metrics_.cached_tokens += cached;
+  }
+  metrics_.prompt_tokens += size - cached;
+}
+
+// The states of sequences that are at a cut of their prompts, before anything else happens to them.
+void Engine::keep(std::span<const std::int64_t> slots) {
+  for (const std::int64_t slot : slots) {
+    const Sequence& sequence = running_[static_cast<std::size_t>(slot)]->sequence;
+    if (!sequence.done()) cache_.keep(sequence.prompt().first(sequence.tokens_read()), states_, slot);
+  }
+  metrics_.cache_snapshots = static_cast<std::int64_t>(cache_.snapshots());
+  metrics_.cache_bytes = static_cast<std::int64_t>(cache_.bytes());
+  metrics_.cache_evictions = cache_.evicted();
 }
 
 void Engine::fail_running(const std::string& why) {

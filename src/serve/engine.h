@@ -23,12 +23,14 @@
 #include "serve/job.h"
 #include "serve/metrics.h"
 #include "serve/outbox.h"
+#include "serve/state_cache.h"
 
 namespace qdelta::serve {
 
 struct EngineOptions {
-  std::int64_t max_batch = 16;  // sequences at a time
-  std::int64_t max_queue = 64;  // requests that may wait
+  std::int64_t max_batch = 16;                        // sequences at a time
+  std::int64_t max_queue = 64;                        // requests that may wait
+  std::size_t cache_bytes = std::size_t{512} << 20U;  // of states of prompts; 0: none is kept
 };
 
 class Engine {
@@ -67,6 +69,9 @@ class Engine {
   // Takes what is new of the sequences; those that have ended leave.
   void collect();
   void read_prompts();
+  // Where a sequence begins: at nothing, or at what of its prompt the cache has.
+  void restore(std::size_t slot);
+  void keep(std::span<const std::int64_t> slots);
   // Whatever is in the batch, or waits, ends here.
   void fail_running(const std::string& why);
   void fail_waiting(const std::string& why);
@@ -77,6 +82,7 @@ class Engine {
 
   // The engine's thread's own.
   ModelStates states_;
+  StateCache cache_;
   Decoder decoder_;
   std::vector<std::unique_ptr<Running>> running_;  // by slot; null where it is free
   std::size_t in_batch_ = 0;                       // how many are not

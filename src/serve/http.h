@@ -71,6 +71,7 @@ struct HttpOptions {
   std::size_t max_connections = 2048;
   std::size_t max_body = std::size_t{8} << 20U;
   std::size_t max_bodies = std::size_t{256} << 20U;
+  Headers always = {};  // in every answer
   std::chrono::milliseconds head_time{10'000}, body_time{60'000}, write_time{30'000}, idle_time{60'000};
 };
 

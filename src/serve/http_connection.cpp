@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 namespace qdelta::serve {
@@ -251,7 +252,7 @@ void HttpConnection::answer(HttpAnswer answer) {
 void HttpConnection::stream(HttpAnswer head, Source source) {
   asio::dispatch(stream_.get_executor(),
                  [self = shared_from_this(), head = std::move(head), source = std::move(source)]() mutable {
-                   self->send_head(head, std::move(source));
+                   self->send_head(std::move(head), std::move(source));
                  });
 }
 
@@ -262,19 +263,21 @@ void HttpConnection::send_answer(HttpAnswer answer) {
   status_ = answer.status;
   source_ = nullptr;
   last_piece_ = true;
+  std::ranges::copy(shared_.options.always, std::back_inserter(answer.headers));
   out_ = head_of(answer, Ending::length, keep_alive_);
   if (!head_only_) out_ += answer.body;
   sent_ = 0;
   write();
 }
 
-void HttpConnection::send_head(const HttpAnswer& head, Source source) {
+void HttpConnection::send_head(HttpAnswer head, Source source) {
   if (answered_ || hanging_up_) return;
   answered_ = true;
   ending_ = modern_ ? Ending::chunks : Ending::close;
   keep_alive_ = keep_alive_ && modern_ && !shared_.stopping;
   status_ = head.status;
   source_ = std::move(source);
+  std::ranges::copy(shared_.options.always, std::back_inserter(head.headers));
   out_ = head_of(head, ending_, keep_alive_);
   sent_ = 0;
   write();

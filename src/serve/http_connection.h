@@ -91,7 +91,7 @@ class HttpConnection : public Exchange, public std::enable_shared_from_this<Http
   void refuse(int status, const std::string& why);
   void too_slow();
   void send_answer(HttpAnswer answer);
-  void send_head(const HttpAnswer& head, Source source);
+  void send_head(HttpAnswer head, Source source);
   void ask_source();
   // Sends out_ from sent_ on, a bounded piece at a time.
   void write();

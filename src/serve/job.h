@@ -52,7 +52,11 @@ class Job {
   // A stop string has been found: no more of this sequence is wanted.
   void stop(std::size_t sequence) { stopped_[sequence] = true; }
 
+  // Tokens of its prompts that were not read again.
+  [[nodiscard]] std::int64_t cached_tokens() const { return cached_tokens_; }
+
   // For the engine's side.
+  void add_cached_tokens(std::size_t tokens) { cached_tokens_ += static_cast<std::int64_t>(tokens); }
   [[nodiscard]] bool abandoned() const { return cancelled_ || failed_; }
   [[nodiscard]] bool stopped(std::size_t sequence) const { return stopped_[sequence]; }
   void push(Update update) {
@@ -80,6 +84,7 @@ class Job {
   const std::vector<SequenceRequest> sequences_;
   std::unique_ptr<std::atomic<bool>[]> stopped_;
   std::atomic<bool> cancelled_{false}, failed_{false};
+  std::atomic<std::int64_t> cached_tokens_{0};
   std::function<void()> notify_;
   mutable std::mutex mutex_;
   std::vector<Update> updates_;

@@ -44,6 +44,12 @@ std::string Metrics::text() const {
   put("qdelta_prompt_tokens_total", "counter", "Tokens of prompts that were read.", prompt_tokens.load());
   put("qdelta_generated_tokens_total", "counter", "Tokens that were generated.", generated_tokens.load());
   put("qdelta_decode_steps_total", "counter", "Steps of the batch, one token of every sequence.", decode_steps.load());
+  put("qdelta_cached_tokens_total", "counter", "Tokens of prompts that were not read again.", cached_tokens.load());
+  put("qdelta_cache_lookups_total", "counter", "Prompts that were looked up in the cache.", cache_lookups.load());
+  put("qdelta_cache_hits_total", "counter", "Prompts of which the cache had a beginning.", cache_hits.load());
+  put("qdelta_cache_evictions_total", "counter", "Snapshots that made room for others.", cache_evictions.load());
+  put("qdelta_cache_snapshots", "gauge", "Snapshots in the cache.", cache_snapshots.load());
+  put("qdelta_cache_bytes", "gauge", "Memory that they take.", cache_bytes.load());
   put("qdelta_abandoned_sequences_total", "counter", "Sequences that were not finished: the client had gone.",
       abandoned.load());
 

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <charconv>
 #include <cmath>
 #include <initializer_list>
 #include <limits>
@@ -157,12 +158,20 @@ std::vector<std::string> stops_of(const Fields& fields) {
   return stops;
 }
 
+float penalty_of(const Fields& fields, const char* name) {
+  const float value = fields.number(name, 0.0F);
+  if (std::abs(value) > 2) refuse(name, "{} is {}, expected a number from -2 to 2", name, value);
+  return value;
+}
+
 SamplingOptions sampling_of(const Fields& fields) {
   SamplingOptions sampling;
   sampling.temperature = fields.number("temperature", 1.0F);
   sampling.top_p = fields.number("top_p", 1.0F);
   sampling.min_p = fields.number("min_p", 0.0F);
   sampling.repetition_penalty = fields.number("repetition_penalty", 1.0F);
+  sampling.presence_penalty = penalty_of(fields, "presence_penalty");
+  sampling.frequency_penalty = penalty_of(fields, "frequency_penalty");
   // -1 is what some clients send for all.
   const auto top_k = fields.integer("top_k", -1, std::numeric_limits<std::int32_t>::max());
   sampling.top_k = static_cast<int>(std::max<std::int64_t>(top_k.value_or(0), 0));
@@ -174,18 +183,136 @@ SamplingOptions sampling_of(const Fields& fields) {
   return sampling;
 }
 
-// What other servers can do and this one cannot.
+// {"17": -100, ...}: the ids are texts, as JSON's keys must be.
+std::vector<TokenBias> biases_of(const Fields& fields, std::int64_t vocab_size) {
+  const json* all = fields.find("logit_bias");
+  if (all == nullptr) return {};
+  if (!all->is_object()) refuse("logit_bias", "logit_bias must be an object, not {}", all->type_name());
+  if (all->size() > kMostBiases) {
+    refuse("logit_bias", "logit_bias has {} tokens, and at most {} are taken", all->size(), kMostBiases);
+  }
+  std::vector<TokenBias> biases;
+  for (const auto& [name, value] : all->items()) {
+    std::int32_t token = -1;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), token);
+    if (error != std::errc() || end != name.data() + name.size() || token < 0 || token >= vocab_size) {
+      refuse("logit_bias", "logit_bias has '{}', which is no token id from 0 to {}", name, vocab_size - 1);
+    }
+    if (!value.is_number() || !(std::abs(value.get<double>()) <= 100)) {
+      refuse("logit_bias", "logit_bias of {} must be a number from -100 to 100", token);
+    }
+    biases.push_back({token, static_cast<float>(value.get<double>())});
+  }
+  return biases;
+}
+
+// What other servers can do and this one cannot. What would change the answer is refused, unless it asks for what
+// happens anyway; nothing of that kind is passed over.
 void refuse_unsupported(const Fields& fields, std::int64_t n) {
   fields.only("suffix", {""});
   fields.only("best_of", {n});
-  fields.only("logit_bias", {json::object()});
-  fields.only("presence_penalty", {0});
-  fields.only("frequency_penalty", {0});
   fields.only("use_beam_search", {false});
   fields.only("num_beams", {1});
-  fields.only("min_tokens", {0});
-  fields.only("guided_json", {});
+  fields.only("length_penalty", {1});
   fields.only("response_format", {json{{"type", "text"}}});
+  fields.only("truncate_prompt_tokens", {-1});
+  fields.only("mirostat", {0});
+  fields.only("typical_p", {1});
+  fields.only("prompt_logprobs", {});
+  for (const char* name : {"grammar",
+                           "guided_json",
+                           "guided_regex",
+                           "guided_choice",
+                           "guided_grammar",
+                           "guided_decoding_backend",
+                           "guided_whitespace_pattern",
+                           "structured_outputs",
+                           "json_schema",
+                           "allowed_token_ids",
+                           "lora",
+                           "lora_request",
+                           "mirostat_tau",
+                           "mirostat_eta",
+                           "tools",
+                           "tool_choice",
+                           "functions",
+                           "function_call",
+                           "prompt_embeds",
+                           "logits_processors",
+                           "images"}) {
+    fields.only(name, {json::array(), json::object()});
+  }
+  fields.only("bad_words", {json::array(), ""});
+}
+
+void parse_stream(const Fields& fields, CompletionRequest& request) {
+  request.stream = fields.flag("stream", false);
+  const json* options = fields.find("stream_options");
+  if (options == nullptr) return;
+  if (!options->is_object()) refuse("stream_options", "stream_options must be an object, not {}", options->type_name());
+  if (!request.stream) refuse("stream_options", "stream_options without stream");
+  const auto usage = options->find("include_usage");
+  if (usage != options->end() && !usage->is_boolean()) {
+    refuse("stream_options", "stream_options.include_usage must be true or false, not {}", usage->type_name());
+  }
+  request.stream_usage = usage != options->end() && usage->get<bool>();
+}
+
+// What completions and chats have in common, but for the number of tokens.
+void parse_common(const Fields& fields, const Limits& limits, CompletionRequest& request) {
+  // There is one model; whatever a client calls it, it is meant.
+  if (const json* model = fields.find("model"); model != nullptr && !model->is_string()) {
+    refuse("model", "model must be a text, not {}", model->type_name());
+  }
+  request.n = fields.integer("n", 1, limits.max_sequences).value_or(1);
+  refuse_unsupported(fields, request.n);
+  request.stop = stops_of(fields);
+  if (const json* ids = fields.find("stop_token_ids"); ids != nullptr) {
+    request.stop_tokens = token_ids(*ids, "stop_token_ids", "stop_token_ids",
+                                    static_cast<std::int64_t>(kMostStopTokens), limits.vocab_size);
+  }
+  parse_stream(fields, request);
+  request.ignore_eos = fields.flag("ignore_eos", false);
+  request.add_special_tokens = fields.flag("add_special_tokens", true);
+  request.sampling = sampling_of(fields);
+  request.bias = biases_of(fields, limits.vocab_size);
+  if (const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX)) {
+    request.seeded = true;
+    request.sampling.seed = static_cast<std::uint64_t>(*seed);
+  }
+}
+
+void parse_min_tokens(const Fields& fields, CompletionRequest& request) {
+  request.min_tokens = fields.integer("min_tokens", 0, INT64_MAX).value_or(0);
+  if (request.min_tokens > request.max_tokens) {
+    refuse("min_tokens", "min_tokens is {}, more than the {} that may be generated", request.min_tokens,
+           request.max_tokens);
+  }
+}
+
+// A message's content is a text, or parts of type text, which belong together.
+nlohmann::ordered_json message_of(const nlohmann::ordered_json& given, std::size_t index) {
+  const std::string place = fmt::format("messages[{}]", index);
+  if (!given.is_object()) refuse("messages", "{} must be an object, not {}", place, given.type_name());
+  const auto role = given.find("role");
+  if (role == given.end() || !role->is_string()) refuse("messages", "{}.role must be a text", place);
+  const auto content = given.find("content");
+  if (content == given.end()) refuse("messages", "{}.content is missing", place);
+  for (const char* name : {"tool_calls", "tool_call_id", "function_call", "audio"}) {
+    if (given.contains(name) && !given[name].is_null()) refuse("messages", "{}.{} is not supported", place, name);
+  }
+  nlohmann::ordered_json message = given;
+  if (content->is_string()) return message;
+  if (!content->is_array()) refuse("messages", "{}.content must be a text or parts of it", place);
+  std::string text;
+  for (const auto& part : *content) {
+    if (!part.is_object() || part.value("type", "") != "text" || !part.contains("text") || !part["text"].is_string()) {
+      refuse("messages", "{}.content has a part that is no text", place);
+    }
+    text += part["text"].get<std::string>();
+  }
+  message["content"] = text;
+  return message;
 }
 
 }  // namespace
@@ -193,41 +320,50 @@ void refuse_unsupported(const Fields& fields, std::int64_t n) {
 CompletionRequest parse_completion(std::string_view body, const Limits& limits) {
   const Fields fields(body);
   CompletionRequest request;
-  // There is one model; whatever a client calls it, it is meant.
-  if (const json* model = fields.find("model"); model != nullptr && !model->is_string()) {
-    refuse("model", "model must be a text, not {}", model->type_name());
-  }
   request.prompts = prompts_of(fields, limits);
-  request.n = fields.integer("n", 1, limits.max_sequences).value_or(1);
+  parse_common(fields, limits, request);
   if (request.sequences() > limits.max_sequences) {
     refuse("n", "{} prompts with n = {} are {} sequences, and this server takes at most {} at once",
            request.prompts.size(), request.n, request.sequences(), limits.max_sequences);
   }
-  refuse_unsupported(fields, request.n);
   request.max_tokens = fields.integer("max_tokens", 0, limits.max_tokens)
                            .value_or(std::min<std::int64_t>(request.max_tokens, limits.max_tokens));
   request.echo = fields.flag("echo", false);
   if (request.max_tokens == 0 && !request.echo) refuse("max_tokens", "max_tokens is 0: then only echo gives an answer");
   request.logprobs = fields.integer("logprobs", 0, kMostLogprobs);
-  request.stop = stops_of(fields);
-  request.stream = fields.flag("stream", false);
-  if (const json* options = fields.find("stream_options"); options != nullptr) {
-    if (!options->is_object())
-      refuse("stream_options", "stream_options must be an object, not {}", options->type_name());
-    if (!request.stream) refuse("stream_options", "stream_options without stream");
-    const auto usage = options->find("include_usage");
-    if (usage != options->end() && !usage->is_boolean()) {
-      refuse("stream_options", "stream_options.include_usage must be true or false, not {}", usage->type_name());
-    }
-    request.stream_usage = usage != options->end() && usage->get<bool>();
+  parse_min_tokens(fields, request);
+  return request;
+}
+
+CompletionRequest parse_chat(std::string_view body, const Limits& limits) {
+  const Fields fields(body);
+  CompletionRequest request;
+  request.chat = true;
+  parse_common(fields, limits, request);
+  fields.only("echo", {false});
+  fields.only("continue_final_message", {false});
+  fields.only("add_generation_prompt", {true});
+  fields.only("chat_template", {});
+  const json* messages = fields.find("messages");
+  if (messages == nullptr || !messages->is_array() || messages->empty()) {
+    refuse("messages", "messages is missing: an array of objects with role and content");
   }
-  request.ignore_eos = fields.flag("ignore_eos", false);
-  request.add_special_tokens = fields.flag("add_special_tokens", true);
-  request.sampling = sampling_of(fields);
-  if (const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX)) {
-    request.seeded = true;
-    request.sampling.seed = static_cast<std::uint64_t>(*seed);
+  if (messages->size() > kMostMessages) {
+    refuse("messages", "there are {} messages, and at most {} are taken", messages->size(), kMostMessages);
   }
+  // Again, with the keys in the order of the text, which templates can see.
+  const auto ordered = nlohmann::ordered_json::parse(body)["messages"];
+  request.messages = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < ordered.size(); ++i) request.messages.push_back(message_of(ordered[i], i));
+  const char* name = fields.find("max_completion_tokens") != nullptr ? "max_completion_tokens" : "max_tokens";
+  request.max_tokens = fields.integer(name, 1, limits.max_tokens).value_or(limits.max_tokens);
+  const auto top = fields.integer("top_logprobs", 0, kMostLogprobs);
+  if (fields.flag("logprobs", false)) {
+    request.logprobs = top.value_or(0);
+  } else if (top) {
+    refuse("top_logprobs", "top_logprobs without logprobs");
+  }
+  parse_min_tokens(fields, request);
   return request;
 }
 

@@ -5,6 +5,8 @@
 // are known elsewhere and would change the answer are refused, unless they ask for what happens anyway.
 #pragma once
 
+#include <nlohmann/json.hpp>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "infer/sampler.h"
 #include "kernels/sampling.h"
 
 namespace qdelta::serve {
@@ -25,24 +28,31 @@ struct Limits {
 };
 
 inline constexpr std::int64_t kMostLogprobs = 20;
+inline constexpr std::size_t kMostStopTokens = 7;  // with the end-of-text token as many as a sampler can hold back
+inline constexpr std::size_t kMostBiases = 1024;
+inline constexpr std::size_t kMostMessages = 4096;
 inline constexpr std::size_t kMostStops = 64;
 inline constexpr std::size_t kLongestStop = 1024;  // bytes
 
 using Prompt = std::variant<std::string, std::vector<std::int32_t>>;
 
 struct CompletionRequest {
-  std::vector<Prompt> prompts;
+  std::vector<Prompt> prompts;           // of a chat none, until its messages have been rendered
+  nlohmann::ordered_json messages;       // of a chat
   SamplingOptions sampling;              // its seed only where `seeded`
   bool seeded = false;                   // else every sequence draws a seed of its own
   std::int64_t max_tokens = 16;          // 0 only with echo
   std::int64_t n = 1;                    // sequences for each prompt
   std::optional<std::int64_t> logprobs;  // so many of the most likely tokens with theirs
   std::vector<std::string> stop;
-  bool chat = false;               // a message of a conversation, not a text
-  bool echo = false;               // the prompt in front of the answer
-  bool stream = false;             // in pieces, as they come
-  bool stream_usage = false;       // and at their end the number of tokens
-  bool ignore_eos = false;         // go on after the end-of-text token
+  bool chat = false;          // a message of a conversation, not a text
+  bool echo = false;          // the prompt in front of the answer
+  bool stream = false;        // in pieces, as they come
+  bool stream_usage = false;  // and at their end the number of tokens
+  bool ignore_eos = false;    // go on after the end-of-text token
+  std::vector<std::int32_t> stop_tokens;
+  std::int64_t min_tokens = 0;
+  std::vector<TokenBias> bias;
   bool add_special_tokens = true;  // a text begins with the begin-of-text token
 
   // How many sequences.
@@ -56,6 +66,7 @@ struct TokenizeRequest {
 
 // Throw ApiError.
 [[nodiscard]] CompletionRequest parse_completion(std::string_view body, const Limits& limits);
+[[nodiscard]] CompletionRequest parse_chat(std::string_view body, const Limits& limits);
 [[nodiscard]] TokenizeRequest parse_tokenize(std::string_view body);
 [[nodiscard]] std::vector<std::int32_t> parse_detokenize(std::string_view body, const Limits& limits);
 

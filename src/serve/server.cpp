@@ -17,6 +17,8 @@
 #include "serve/http.h"
 #include "serve/json_text.h"
 #include "serve/memory_budget.h"
+#include "serve/page.h"
+#include "serve/request_log.h"
 #include "serve/response.h"
 
 namespace qdelta::serve {
@@ -51,6 +53,11 @@ HttpOptions http_options(const ServerOptions& options) {
   http.port = options.port;
   http.max_body = options.max_body;
   http.max_bodies = std::max(http.max_bodies, options.max_body);
+  if (!options.cors.empty()) {
+    http.always = {{"Access-Control-Allow-Origin", options.cors},
+                   {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
+                   {"Access-Control-Allow-Headers", "Authorization, Content-Type"}};
+  }
   return http;
 }
 
@@ -77,6 +84,7 @@ class Server::Implementation {
         options_(options),
         token_text_(tokenizer),
         started_(std::time(nullptr)),
+        log_(options.log),
         budget_(options.max_memory),
         engine_(model, tokenizer, device, options.engine, metrics_),
         http_(http_options(options), routes()) {
@@ -125,7 +133,11 @@ class Server::Implementation {
             .handle = [this](const HttpRequest& request,
                              const std::shared_ptr<Exchange>& exchange) { handle(request, exchange); },
             .error = [](int status, const std::string& why) { return json_text(ApiError(status, why).body()); },
-            .ended = [this](const HttpRecord& record) { metrics_.answered(record.status); }};
+            .ended =
+                [this](const HttpRecord& record) {
+                  metrics_.answered(record.status);
+                  log_.write(record);
+                }};
   }
 
   void add_routes() {
@@ -140,6 +152,9 @@ class Server::Implementation {
       const std::vector<std::int32_t> ids = parse_detokenize(request.body, options_.limits);
       exchange->answer(answer_of(200, {{"prompt", tokenizer_.decode(ids, Tokenizer::Special::keep)}}));
     };
+    posts_["/v1/chat/completions"] = [this](const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+      complete(rendered(parse_chat(request.body, options_.limits)), exchange);
+    };
     posts_["/v1/completions"] = [this](const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
       complete(parse_completion(request.body, options_.limits), exchange);
     };
@@ -149,6 +164,8 @@ class Server::Implementation {
   // going, however many there are.
   [[nodiscard]] std::optional<Routes::Early> early(const HttpRequest& head) {
     try {
+      // Browsers ask without a key whether they may ask.
+      if (head.method == "OPTIONS" && !options_.cors.empty()) return Routes::Early{{.status = 204, .body = {}}, false};
       check_key(head);
       if (head.method == "GET") return get(head);
       if (head.method != "POST") throw ApiError(405, fmt::format("{} is not for this server", head.method));
@@ -165,7 +182,7 @@ class Server::Implementation {
 
   void check_key(const HttpRequest& head) const {
     constexpr std::string_view kBearer = "Bearer ";
-    if (options_.api_key.empty() || head.path == "/health") return;
+    if (options_.api_key.empty() || head.path == "/health" || head.path == "/") return;
     const std::string_view given = head.header("authorization");
     if (given.starts_with(kBearer) && same_key(given.substr(kBearer.size()), options_.api_key)) return;
     throw ApiError(401, "a key is needed: Authorization: Bearer KEY");
@@ -179,7 +196,10 @@ class Server::Implementation {
     if (head.path == "/metrics") {
       return {{.status = 200, .type = "text/plain; version=0.0.4", .body = metrics_.text()}, true};
     }
+    if (head.path == "/")
+      return {{.status = 200, .type = "text/html; charset=utf-8", .body = std::string(page())}, false};
     const auto found = gets_.find(head.path);
+    if (head.path == "/v1/models/" + options_.model_name) return {answer_of(200, model_info()), false};
     if (found == gets_.end()) throw ApiError(404, fmt::format("there is no GET {}", head.path));
     return {answer_of(200, found->second()), false};
   }
@@ -217,7 +237,8 @@ class Server::Implementation {
         if (id && tokenizer_.token(*id) == request.prompt) return {*id};
       }
     }
-    return encode_prompt(tokenizer_, request.prompt, request.add_special_tokens);
+    return request.add_special_tokens ? tokenizer_.encode_with_special(request.prompt)
+                                      : tokenizer_.encode(request.prompt);
   }
 
   // What the sequences of a request are to do.
@@ -249,9 +270,12 @@ class Server::Implementation {
                        "prompt");
       }
       sequence.options = {.sampling = request.sampling,
+                          .bias = request.bias,
+                          .min_tokens = request.min_tokens,
                           .max_tokens = request.max_tokens,
                           .stop = request.stop,
                           .stop_at_eos = !request.ignore_eos,
+                          .stop_tokens = request.stop_tokens,
                           .logprobs = request.logprobs.value_or(-1),
                           .score_prompt = request.echo && request.logprobs};
       for (std::int64_t sample = 0; sample < request.n; ++sample) {
@@ -261,6 +285,29 @@ class Server::Implementation {
       }
     }
     return sequences;
+  }
+
+  // For the log, as JSON.
+  [[nodiscard]] std::string noted_prompts(const Job& job) const {
+    json texts = json::array();
+    for (const SequenceRequest& sequence : job.sequences()) {
+      texts.push_back(tokenizer_.decode(sequence.prompt, Tokenizer::Special::keep));
+    }
+    return ",\"prompts\":" + json_text(texts);
+  }
+
+  // A chat's messages become its prompt.
+  [[nodiscard]] CompletionRequest rendered(CompletionRequest request) const {
+    if (options_.chat == nullptr) throw ApiError(400, options_.no_chat);
+    try {
+      request.prompts = {options_.chat->encode(request.messages, true)};
+    } catch (const Error& error) {
+      throw ApiError(400, error.what(), "messages");
+    }
+    if (std::get<std::vector<std::int32_t>>(request.prompts[0]).empty()) {
+      throw ApiError(400, "the chat template makes no tokens of these messages", "messages");
+    }
+    return request;
   }
 
   void complete(const CompletionRequest& request, const std::shared_ptr<Exchange>& exchange) {
@@ -273,12 +320,12 @@ class Server::Implementation {
     std::unique_ptr<MemoryBudget::Share> memory = budget_.take(bytes);
     if (!memory) throw ApiError(503, "the requests that are being answered need all memory: try again later");
     const auto job = std::make_shared<Job>(std::move(sequences));
-    AnswerHead head{.id = fmt::format("cmpl-{}-{}", started_, ++requests_),
+    AnswerHead head{.id = fmt::format("{}cmpl-{}-{}", request.chat ? "chat" : "", started_, ++requests_),
                     .created = std::time(nullptr),
                     .model = options_.model_name};
     const auto completion = std::make_shared<Completion>(
         exchange, job, Answer(tokenizer_, token_text_, request, job->sequences(), std::move(head)), std::move(memory),
-        metrics_, request.stream);
+        metrics_, request.stream, options_.log_prompts ? noted_prompts(*job) : "");
     completion->follow();
     switch (engine_.submit(job)) {
       case Engine::Admission::full:
@@ -300,6 +347,7 @@ class Server::Implementation {
   std::map<std::string, Handler, std::less<>> posts_;
   std::atomic<std::uint64_t> requests_{0};
   std::atomic<bool> stopping_{false}, drained_{true};
+  RequestLog log_;
   MemoryBudget budget_;
   Engine engine_;
   HttpServer http_;

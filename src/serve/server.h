@@ -11,6 +11,7 @@
 #include "serve/engine.h"
 #include "serve/http.h"
 #include "serve/request.h"
+#include "template/chat_template.h"
 
 namespace qdelta::serve {
 
@@ -19,6 +20,11 @@ struct ServerOptions {
   int port = 8000;  // 0: any that is free
   std::string model_name = "qdelta";
   std::string api_key;  // empty: none is asked for
+  std::string cors;     // the origin whose pages may ask, or *; empty: none
+  std::string log;      // a file for one line of JSON per request; empty: none, "-": standard error
+  bool log_prompts = false;
+  const ChatTemplate* chat = nullptr;  // null: no chats, because of:
+  std::string no_chat = "the model's folder has no chat template";
   std::size_t max_body = std::size_t{8} << 20U;
   std::size_t max_memory = std::size_t{1} << 30U;  // bytes that requests and their answers may take, all together
   HttpOptions http;                                // its limits; address and max_body are those above

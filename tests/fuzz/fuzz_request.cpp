@@ -51,6 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   limits.max_prompt = 10;
   limits.max_tokens = 100;
   guarded([&] { check(qdelta::serve::parse_completion(body, limits), limits); });
+  guarded([&] { static_cast<void>(qdelta::serve::parse_chat(body, limits)); });
   guarded([&] { static_cast<void>(qdelta::serve::parse_tokenize(body)); });
   guarded([&] {
     for (const std::int32_t id : qdelta::serve::parse_detokenize(body, limits)) {

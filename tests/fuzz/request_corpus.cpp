@@ -11,6 +11,7 @@ constexpr std::string_view kSeeds[] = {
     R"({"prompt":["a","b"],"n":2,"best_of":2,"top_p":0.9,"top_k":-1,"min_p":0.1,"repetition_penalty":1.2,"stream":true,)"
     R"("stream_options":{"include_usage":true}})",
     R"({"prompt":[1,2],"stop":"x","suffix":"","logit_bias":{},"presence_penalty":0,"ignore_eos":false,"user":null})",
+    R"({"messages":[{"role":"user","content":"a"}],"max_tokens":5,"logprobs":true,"top_logprobs":2})",
     R"({"tokens":[1,2,299],"prompt":"text","add_special_tokens":false})"};
 
 constexpr std::string_view kWords[] = {

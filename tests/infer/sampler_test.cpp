@@ -126,6 +126,46 @@ TEST(Sampler, ThePenaltyDividesPositiveLogitsAndMultipliesNegativeOnesOnce) {
   EXPECT_EQ(sampler.next(positive, std::vector<std::int32_t>{0, -1, 3, 1 << 30}), 1);        // what is no token of it
 }
 
+// Greedy, so that every logit shows.
+std::vector<std::int32_t> greedy_tokens(SamplingState state, const std::vector<TokenBias>& bias, int count) {
+  std::vector<float> values{3, 2, 1, 0.5F};
+  state.options.temperature = 0;
+  Sampler sampler({1}, 2, 4);
+  sampler.start(1, state, {}, bias);
+  std::vector<std::int32_t> tokens;
+  for (int i = 0; i < count; ++i) {
+    const std::vector<std::int64_t> slots{1};
+    std::vector<std::int32_t> token{-7};
+    sampler.sample({reinterpret_cast<std::byte*>(values.data()), DType::f32, {1, 4}}, slots, token);
+    tokens.push_back(token[0]);
+  }
+  return tokens;
+}
+
+TEST(Sampler, ABiasIsAddedToLogits) {
+  EXPECT_EQ(greedy_tokens({}, {{2, 2.5F}}, 3), (std::vector<std::int32_t>{2, 2, 2}));
+  EXPECT_EQ(greedy_tokens({}, {{0, -100}, {1, -100}}, 2), (std::vector<std::int32_t>{2, 2}));
+  EXPECT_EQ(greedy_tokens({}, {{0, -0.6F}, {0, -0.6F}}, 1), (std::vector<std::int32_t>{1}));
+}
+
+TEST(Sampler, PenaltiesOfTokensThatWereDrawn) {
+  SamplingState once;
+  once.options.presence_penalty = 1.2F;  // 1.8 2 1 0.5, then 1.8 0.8 1 0.5, and so it stays
+  EXPECT_EQ(greedy_tokens(once, {}, 4), (std::vector<std::int32_t>{0, 1, 0, 0}));
+  SamplingState each;
+  each.options.frequency_penalty = 0.9F;  // 2.1, 1.2 2, 1.2 1.1 1, 0.3 1.1 1, 0.3 0.2 1
+  EXPECT_EQ(greedy_tokens(each, {}, 5), (std::vector<std::int32_t>{0, 0, 1, 0, 1}));
+  EXPECT_EQ(greedy_tokens(once, {{3, 3}}, 3), (std::vector<std::int32_t>{3, 0, 3}));
+}
+
+TEST(Sampler, EndsAreNotDrawnBeforeTheirTime) {
+  SamplingState state;
+  state.first_end = 2;
+  state.ends[0] = 0;
+  state.ends[1] = 1;
+  EXPECT_EQ(greedy_tokens(state, {}, 4), (std::vector<std::int32_t>{2, 2, 0, 0}));
+}
+
 TEST(Sampler, SeedAndStreamDecide) {
   const auto tokens = [](std::uint64_t seed, std::uint64_t stream) {
     OneSequence sampler(with([&](O& o) { o.seed = seed; }), stream);

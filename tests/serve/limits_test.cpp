@@ -51,13 +51,14 @@ TEST(Limits, BadRequestsAreToldWhatIsWrong) {
   expect_refused(serving.post("/tokenize", {{"text", "a"}}), 400, "prompt is missing");
   expect_refused(serving.post("/detokenize", {{"tokens", {-1}}}), 400, "token id");
   expect_refused(serving.client().get("/nowhere"), 404, "there is no GET /nowhere");
-  expect_refused(serving.post("/v1/chat/completions", json::object()), 404, "there is no POST");
+  expect_refused(serving.post("/v1/chat", json::object()), 404, "there is no POST");
+  expect_refused(serving.post("/v1/chat/completions", json::object()), 400, "messages is missing");
   expect_refused(serving.client().request("PUT", "/v1/completions", {}, "{}"), 405, "PUT");
   expect_refused(serving.client().get("/v1/completions"), 404, "there is no GET");
   expect_refused(serving.client().post("/v1/completions", "--x", {{"Content-Type", "multipart/form-data; boundary=x"}}),
                  415, "form");
   EXPECT_EQ(post({{"prompt", "seven c"}, {"max_tokens", 20}})->status, 200);
-  EXPECT_EQ(serving.metric("qdelta_requests_total{status=\"400\"}"), 8);
+  EXPECT_EQ(serving.metric("qdelta_requests_total{status=\"400\"}"), 9);
   EXPECT_EQ(serving.metric("qdelta_requests_total{status=\"413\"}"), 1);
 }
 

@@ -149,9 +149,57 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"prompt": "a", "model": 3})", "model", "text"},
         Refused{R"({"prompt": "a", "suffix": "b"})", "suffix", "not supported"},
         Refused{R"({"prompt": "a", "best_of": 3})", "best_of", "not supported"},
-        Refused{R"({"prompt": "a", "logit_bias": {"5": 1}})", "logit_bias", "not supported"},
-        Refused{R"({"prompt": "a", "frequency_penalty": 0.5})", "frequency_penalty", "not supported"},
+        Refused{R"({"prompt": "a", "logit_bias": {"x": 1}})", "logit_bias", "token id"},
+        Refused{R"({"prompt": "a", "logit_bias": {"5000": 1}})", "logit_bias", "token id"},
+        Refused{R"({"prompt": "a", "logit_bias": {"5": 101}})", "logit_bias", "from -100 to 100"},
+        Refused{R"({"prompt": "a", "logit_bias": [5]})", "logit_bias", "object"},
+        Refused{R"({"prompt": "a", "frequency_penalty": 2.5})", "frequency_penalty", "from -2 to 2"},
+        Refused{R"({"prompt": "a", "min_tokens": 17})", "min_tokens", "more than the 16"},
+        Refused{R"({"prompt": "a", "stop_token_ids": [1, 2, 3, 4, 5, 6, 7, 8]})", "stop_token_ids", "at most 7"},
+        Refused{R"({"prompt": "a", "grammar": "root ::= x"})", "grammar", "not supported"},
+        Refused{R"({"prompt": "a", "guided_regex": "a+"})", "guided_regex", "not supported"},
+        Refused{R"({"prompt": "a", "structured_outputs": {"json": {}}})", "structured_outputs", "not supported"},
+        Refused{R"({"prompt": "a", "json_schema": {"type": "object"}})", "json_schema", "not supported"},
+        Refused{R"({"prompt": "a", "allowed_token_ids": [1]})", "allowed_token_ids", "not supported"},
+        Refused{R"({"prompt": "a", "lora": "x"})", "lora", "not supported"},
+        Refused{R"({"prompt": "a", "truncate_prompt_tokens": 5})", "truncate_prompt_tokens", "not supported"},
+        Refused{R"({"prompt": "a", "mirostat": 2})", "mirostat", "not supported"},
+        Refused{R"({"prompt": "a", "bad_words": ["x"]})", "bad_words", "not supported"},
         Refused{R"({"prompt": "a", "num_beams": 4})", "num_beams", "not supported"}));
+
+TEST(Request, WhatChangesLogits) {
+  const CompletionRequest request = parsed(R"({"prompt": "a", "logit_bias": {"5": 1.5, "7": -100}, "min_tokens": 3,
+      "presence_penalty": 0.5, "frequency_penalty": -0.25, "stop_token_ids": [9]})");
+  ASSERT_EQ(request.bias.size(), 2U);
+  EXPECT_EQ(request.bias[0].token, 5);
+  EXPECT_EQ(request.bias[0].bias, 1.5F);
+  EXPECT_EQ(request.sampling.presence_penalty, 0.5F);
+  EXPECT_EQ(request.sampling.frequency_penalty, -0.25F);
+  EXPECT_EQ(request.min_tokens, 3);
+  EXPECT_EQ(request.stop_tokens, std::vector<std::int32_t>{9});
+}
+
+TEST(Request, AChat) {
+  Limits limits;
+  limits.vocab_size = 300;
+  const CompletionRequest request = parse_chat(R"({"messages": [{"role": "system", "content": "be brief"},
+      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+      "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 3, "n": 2})",
+                                               limits);
+  EXPECT_TRUE(request.chat);
+  EXPECT_EQ(request.messages[1]["content"], "ab");
+  EXPECT_EQ(request.max_tokens, 9);
+  EXPECT_EQ(request.logprobs, 3);
+  EXPECT_EQ(request.n, 2);
+  for (const char* bad : {R"({"messages": []})", R"({"prompt": "a"})", R"({"messages": [{"role": "user"}]})",
+                          R"({"messages": [{"content": "a"}]})", R"({"messages": [{"role": "user", "content": 3}]})",
+                          R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
+                          R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]})",
+                          R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 3})",
+                          R"({"messages": [{"role": "assistant", "content": "a", "tool_calls": [1]}]})"}) {
+    EXPECT_THROW(static_cast<void>(parse_chat(bad, limits)), ApiError) << bad;
+  }
+}
 
 TEST(Request, ManyStopsAreRefused) {
   nlohmann::json body = {{"prompt", "a"}, {"stop", std::vector<std::string>(65, "s")}};

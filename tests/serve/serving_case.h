@@ -15,11 +15,17 @@
 
 namespace qdelta::testing {
 
+inline constexpr const char* kChatTemplate =
+    "{{ bos_token }}{% for m in messages %}{% if m.role not in ['system', 'user', 'assistant'] %}"
+    "{{ raise_exception('no such role') }}{% endif %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}";
+
 class Serving {
  public:
   explicit Serving(serve::ServerOptions options = {}, std::string_view mixer = "q_delta")
       : model_(speaking_model(speaking_config(mixer))) {
     options.port = 0;
+    if (options.chat == nullptr) options.chat = &chat_;
     Device device;
     device.threads = 1;
     server_ = std::make_unique<serve::Server>(*model_, tokenizer_, device, options);
@@ -75,6 +81,7 @@ class Serving {
  private:
   std::unique_ptr<LanguageModel> model_;
   ByteTokenizer tokenizer_;
+  ChatTemplate chat_{kChatTemplate, tokenizer_};
   std::unique_ptr<serve::Server> server_;
   std::thread thread_;
   bool drained_ = false;

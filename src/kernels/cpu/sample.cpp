@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/memory.h"
 #include "core/random.h"
@@ -48,18 +49,30 @@ bool has(std::span<const std::uint32_t> seen, std::size_t token) {
   return (seen[token / 32] >> (token % 32) & 1U) != 0;
 }
 
-// All tokens with their penalised logits; false where there is a NaN.
-bool load(std::span<const float> logits, float penalty, std::span<const std::uint32_t> seen,
+// What belongs to a slot beside its state.
+struct Slot {
+  std::span<std::uint32_t> seen, drawn;
+  std::span<float> bias;  // empty where it is not used
+};
+
+// All tokens with their logits, penalties and bias applied; false where there is a NaN.
+bool load(std::span<const float> logits, const SamplingState& state, const Slot& slot,
           std::span<Candidate> candidates) {
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (std::isnan(logits[i])) return false;
     candidates[i] = {logits[i], static_cast<std::int32_t>(i)};
   }
-  if (penalty == 1.0F) return true;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (!has(seen, i)) continue;
+  const float penalty = state.options.repetition_penalty;
+  for (std::size_t i = 0; penalty != 1.0F && i < logits.size(); ++i) {
+    if (!has(slot.seen, i)) continue;
     float& logit = candidates[i].logit;
     logit = logit > 0 ? logit / penalty : logit * penalty;
+  }
+  for (std::size_t i = 0; i < slot.bias.size(); ++i) candidates[i].logit += slot.bias[i];
+  for (const std::int32_t end : state.ends) {
+    if (end >= 0 && static_cast<std::size_t>(end) < logits.size() && state.draws < state.first_end) {
+      candidates[static_cast<std::size_t>(end)].logit = -std::numeric_limits<float>::infinity();
+    }
   }
   return true;
 }
@@ -104,11 +117,10 @@ std::span<Candidate> most_likely(std::span<Candidate> candidates, float most, co
   return candidates;
 }
 
-std::int32_t draw(std::span<const float> logits, const SamplingState& state, std::span<const std::uint32_t> seen,
-                  const Scratch& scratch) {
+std::int32_t draw(std::span<const float> logits, const SamplingState& state, const Slot& slot, const Scratch& scratch) {
   const SamplingOptions& options = state.options;
   std::span<Candidate> candidates = scratch.candidates;
-  if (!load(logits, options.repetition_penalty, seen, candidates)) return -1;
+  if (!load(logits, state, slot, candidates)) return -1;
   const Candidate best = *std::min_element(candidates.begin(), candidates.end(), more_likely);
   if (options.temperature == 0) return best.token;
 
@@ -139,6 +151,14 @@ std::int32_t draw(std::span<const float> logits, const SamplingState& state, std
   return best.token;  // rounding left a rest
 }
 
+void count(std::int32_t token, const SamplingOptions& options, const Slot& slot) {
+  const auto at = static_cast<std::size_t>(token);
+  slot.seen[at / 32] |= std::uint32_t{1} << (at % 32);
+  if (slot.bias.empty()) return;
+  slot.bias[at] -= options.frequency_penalty + (has(slot.drawn, at) ? 0.0F : options.presence_penalty);
+  slot.drawn[at / 32] |= std::uint32_t{1} << (at % 32);
+}
+
 }  // namespace
 
 std::size_t sample_workspace(const Device& device, const Sample& args) {
@@ -164,14 +184,19 @@ void sample(const Device& device, const Sample& args, std::span<std::byte> works
     const std::int64_t slot = slot_of(row);
     if (slot < 0) return;
     SamplingState& state = args.states[static_cast<std::size_t>(slot)];
-    const std::span<std::uint32_t> seen = args.seen.subspan(static_cast<std::size_t>(slot) * words, words);
+    const std::size_t first_word = static_cast<std::size_t>(slot) * words;
+    Slot own{.seen = args.seen.subspan(first_word, words), .drawn = {}, .bias = {}};
+    if (state.uses_bias() && !args.bias.empty()) {
+      own.drawn = args.drawn.subspan(first_word, words);
+      own.bias = args.bias.subspan(static_cast<std::size_t>(slot * width), static_cast<std::size_t>(width));
+    }
     const std::span<const float> logits{floats(args.logits) + row * args.logits.step(0),
                                         static_cast<std::size_t>(width)};
     BumpAllocator memory(workspace.data() + static_cast<std::size_t>(worker) * scratch);
-    const std::int32_t token = draw(logits, state, seen, Scratch(width, memory));
+    const std::int32_t token = draw(logits, state, own, Scratch(width, memory));
     args.tokens[static_cast<std::size_t>(row)] = token;
     ++state.draws;
-    if (token >= 0) seen[static_cast<std::size_t>(token) / 32] |= std::uint32_t{1} << (token % 32);
+    if (token >= 0) count(token, state.options, own);
   });
 }
 

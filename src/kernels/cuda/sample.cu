@@ -21,12 +21,20 @@ struct SampleArgs {
   const std::int64_t* slots;  // null: row r has state r
   SamplingState* states;
   std::uint32_t* seen;
+  float* bias;  // null: no slot uses it
+  std::uint32_t* drawn;
   std::int32_t* tokens;
   std::int64_t state_count;
   int width;
   int cached;  // passes cached in shared memory; the rest of a longer row is recomputed from the logits each time
 
   __device__ std::uint32_t* seen_by(std::int64_t slot) const { return seen + slot * ((width + 31) / 32); }
+  __device__ std::uint32_t* drawn_by(std::int64_t slot) const { return drawn + slot * ((width + 31) / 32); }
+  // Null where the slot does not use it.
+  __device__ float* bias_of(const SamplingState& state, std::int64_t slot) const {
+    const bool used = state.biased || state.options.presence_penalty != 0 || state.options.frequency_penalty != 0;
+    return bias == nullptr || !used ? nullptr : bias + slot * width;
+  }
 };
 
 // Philox with four words and ten rounds; the first 53 bits as a number in [0, 1).
@@ -132,6 +140,9 @@ struct Candidates {
   float penalty, min_p;
   std::int64_t row;
   const std::uint32_t* seen;  // null where there is no penalty
+  const float* bias;          // null where there is none
+  const SamplingState& state;
+  bool ends_excluded;  // the tokens that end a sequence may not be drawn yet
   float* cached;
   Shared& shared;
   bool has_nan = false;  // this thread met a NaN
@@ -140,13 +151,16 @@ struct Candidates {
   bool weights = false;  // the values are weights, not logits
   Cutoff by_logit, by_weight;
 
-  __device__ Candidates(const SampleArgs<T>& args, const SamplingOptions& options, std::int64_t r, std::int64_t slot,
+  __device__ Candidates(const SampleArgs<T>& args, const SamplingState& own, std::int64_t r, std::int64_t slot,
                         float* memory, Shared& space)
       : a(args),
-        penalty(options.repetition_penalty),
-        min_p(options.min_p),
+        penalty(own.options.repetition_penalty),
+        min_p(own.options.min_p),
         row(r),
-        seen(options.repetition_penalty == 1.0F ? nullptr : args.seen_by(slot)),
+        seen(own.options.repetition_penalty == 1.0F ? nullptr : args.seen_by(slot)),
+        bias(args.bias_of(own, slot)),
+        state(own),
+        ends_excluded(own.draws < own.first_end),
         cached(memory),
         shared(space) {
     for (int pass = 0; pass < a.cached; ++pass) {
@@ -185,6 +199,12 @@ struct Candidates {
     for (int i = 0; i < kPack; ++i) {
       has_nan = has_nan || isnan(z[i]);
       if ((bits >> static_cast<unsigned>(i) & 1U) != 0) z[i] = z[i] > 0 ? z[i] / penalty : z[i] * penalty;
+      if (bias != nullptr && first + i < a.width) z[i] += bias[first + i];
+    }
+    if (!ends_excluded) return;
+    for (int end = 0; end < 8; ++end) {
+      const int place = state.ends[end] - first;
+      if (state.ends[end] >= 0 && place >= 0 && place < kPack) z[place] = -INFINITY;
     }
   }
   __device__ float weight_of(float z, int token) const {
@@ -348,7 +368,7 @@ __global__ __launch_bounds__(kSampleThreads, 1) void sample_kernel(const __grid_
   if (slot < 0 || slot >= a.state_count) return;
   const SamplingState state = a.states[slot];
   const SamplingOptions& options = state.options;
-  Candidates<T, N> candidates(a, options, row, slot, values, shared);
+  Candidates<T, N> candidates(a, state, row, slot, values, shared);
   Argmax best;
   candidates.for_each([&](float z, int token) {
     if (token < a.width) best.add({z, token});
@@ -371,7 +391,14 @@ __global__ __launch_bounds__(kSampleThreads, 1) void sample_kernel(const __grid_
   if (threadIdx.x != 0) return;
   a.tokens[row] = token;
   a.states[slot].draws = state.draws + 1;
-  if (token >= 0) a.seen_by(slot)[token / 32] |= std::uint32_t{1} << static_cast<unsigned>(token % 32);
+  if (token < 0) return;
+  const std::uint32_t bit = std::uint32_t{1} << static_cast<unsigned>(token % 32);
+  a.seen_by(slot)[token / 32] |= bit;
+  float* const bias = a.bias_of(state, slot);
+  if (bias == nullptr) return;
+  std::uint32_t& drawn = a.drawn_by(slot)[token / 32];
+  bias[token] -= options.frequency_penalty + ((drawn & bit) != 0 ? 0.0F : options.presence_penalty);
+  drawn |= bit;
 }
 
 }  // namespace
@@ -390,6 +417,8 @@ void sample(const Context& context, const Sample& args) {
                           .slots = args.slots.empty() ? nullptr : args.slots.data(),
                           .states = args.states.data(),
                           .seen = args.seen.data(),
+                          .bias = args.bias.empty() ? nullptr : args.bias.data(),
+                          .drawn = args.drawn.data(),
                           .tokens = args.tokens.data(),
                           .state_count = static_cast<std::int64_t>(args.states.size()),
                           .width = static_cast<int>(width),

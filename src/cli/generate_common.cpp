@@ -1,0 +1,38 @@
+#include "cli/generate_common.h"
+
+#include <CLI/CLI.hpp>
+
+#include "cli/validators.h"
+#include "model/checkpoint.h"
+
+namespace qdelta {
+
+Loaded::Loaded(const GenerateFlags& flags)
+    : model(load_model(flags.model)),
+      tokenizer(load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer)) {
+  require(tokenizer->vocab_size() <= model->config().vocab_size,
+          "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
+          tokenizer->vocab_size(), model->config().vocab_size);
+}
+
+void add_generation_flags(CLI::App& command, GenerateFlags& flags, const std::string& max_tokens,
+                          const std::string& seed) {
+  command.add_option("--model", flags.model, "Model folder: config.json, model.safetensors, tokenizer")->required();
+  command.add_option("--tokenizer", flags.tokenizer, "Another tokenizer than the model folder's");
+  command.add_option("--max-tokens", flags.options.max_tokens, max_tokens)->capture_default_str();
+  SamplingOptions& sampling = flags.options.sampling;
+  command.add_option("--temperature", sampling.temperature, "0: always the most likely token")->capture_default_str();
+  command.add_option("--top-k", sampling.top_k, "Only the k most likely tokens; 0: all")->capture_default_str();
+  command.add_option("--top-p", sampling.top_p, "Only the most likely that together reach p")->capture_default_str();
+  command.add_option("--min-p", sampling.min_p, "Only those at least so likely, relative to the most likely")
+      ->capture_default_str();
+  command.add_option("--repetition-penalty", sampling.repetition_penalty, "Above 1: avoid tokens already used")
+      ->capture_default_str();
+  command.add_option("--seed", sampling.seed, seed)->capture_default_str()->check(whole_number());
+  command.add_option("--stop", flags.options.stop, "Text that ends a sequence; may be given several times");
+  flags.device.add_to(command);
+  command.add_option("--load-state", flags.load_state, "Continue from a state that --save-state left");
+  command.add_option("--save-state", flags.save_state, "Keep the recurrent state in this file at the end");
+}
+
+}  // namespace qdelta
