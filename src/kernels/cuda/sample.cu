@@ -202,9 +202,13 @@ struct Candidates {
       if (bias != nullptr && first + i < a.width) z[i] += bias[first + i];
     }
     if (!ends_excluded) return;
-    for (int end = 0; end < 8; ++end) {
-      const int place = state.ends[end] - first;
-      if (state.ends[end] >= 0 && place >= 0 && place < kPack) z[place] = -INFINITY;
+    // Device code cannot call std::array's functions.
+    const auto* ends = reinterpret_cast<const std::int32_t*>(&state.ends);
+    for (int n = 0; n < static_cast<int>(sizeof(state.ends) / sizeof(std::int32_t)); ++n) {
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        if (ends[n] == first + i) z[i] = -INFINITY;
+      }
     }
   }
   __device__ float weight_of(float z, int token) const {
