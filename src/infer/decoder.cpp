@@ -36,6 +36,12 @@ void Decoder::add(std::int64_t slot, Sequence& sequence) {
 void Decoder::remove(std::int64_t slot) { sequences_[static_cast<std::size_t>(slot)] = nullptr; }
 
 void Decoder::read(std::span<const std::int64_t> slots) {
+  // A CPU has work enough with one prompt. How its products round depends on how many rows they have, so each is read
+  // as it would be alone.
+  if (device_.gpu == nullptr && slots.size() > 1) {
+    for (const std::int64_t& slot : slots) read({&slot, 1});
+    return;
+  }
   std::vector<PromptPiece> pieces;
   std::int64_t top = 1;
   for (const std::int64_t slot : slots) {

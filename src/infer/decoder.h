@@ -3,8 +3,9 @@
 // is. What to read when is the caller's to decide.
 //
 // A sequence's tokens do not depend on the others: it has its own random numbers, and its prompt is cut into pieces of
-// its own. The others can only change how matrix products round, where the library behind them chooses another order
-// of summation for another number of rows.
+// its own. On the CPU it has the same bits in any company of up to 16 sequences (linear_few_rows.h). Beyond, and on a
+// GPU, the others can change how matrix products round, where the library behind them chooses another order of
+// summation for another number of rows.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +35,8 @@ class Decoder {
   // The sequence in a slot; null where there is none.
   [[nodiscard]] Sequence* at(std::int64_t slot) const { return sequences_[static_cast<std::size_t>(slot)]; }
 
-  // Reads the next piece of the prompts in these slots, in one call of the model. Those whose prompt has been read get
-  // their first token.
+  // Reads the next piece of the prompts in these slots, on a GPU in one call of the model. Those whose prompt has been
+  // read get their first token.
   void read(std::span<const std::int64_t> slots);
   // One more token for every sequence that has read its prompt. Gives how many there were.
   std::size_t step();

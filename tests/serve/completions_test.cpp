@@ -121,6 +121,33 @@ TEST_F(Completions, TogetherAsAlone) {
   }
 }
 
+// Prompts of one token, of few, of several pieces, scored and not, and 16 at once: every bit of every log-probability.
+TEST(Company, ChangesNoBit) {
+  serve::ServerOptions options;
+  options.engine.cache_bytes = 0;
+  const Serving serving(options);
+  std::vector<json> bodies;
+  for (int i = 0; i < 24; ++i) {
+    const std::size_t size = std::vector<std::size_t>{0, 1, 7, 20, 200, 700}[static_cast<std::size_t>(i) % 6];
+    bodies.push_back({{"prompt", std::string(size, static_cast<char>('a' + i))},
+                      {"max_tokens", 10 + i},
+                      {"temperature", i % 3 == 0 ? 0.0 : 1.0},
+                      {"seed", i},
+                      {"echo", i % 4 == 1},
+                      {"ignore_eos", true},
+                      {"logprobs", i % 5}});
+  }
+  std::vector<json> alone;
+  for (const json& body : bodies) alone.push_back(serving.complete(body)["choices"]);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::future<json>> together;
+    for (const json& body : bodies) {
+      together.push_back(std::async(std::launch::async, [&] { return serving.complete(body)["choices"]; }));
+    }
+    for (std::size_t i = 0; i < bodies.size(); ++i) EXPECT_EQ(together[i].get().dump(), alone[i].dump()) << i;
+  }
+}
+
 TEST_F(Completions, PromptsOfOneRequestDecodeAsOneBatch) {
   std::vector<json> alone;
   for (const std::string& prompt : kPrompts) alone.push_back(serving_.complete(request_of(prompt, 5))["choices"][0]);
