@@ -31,7 +31,7 @@ def make_model(qdelta, folder):
     run = os.path.join(folder, "run")
     subprocess.run(
         [qdelta, "train", "--text", text, "--out", run, "--steps", "2", "--hidden-size", "64", "--layers", "2", "--heads", "2",
-         "--head-dim", "16", "--rows", "2", "--seq-len", "64"],
+         "--head-dim", "16", "--rows", "2", "--seq-len", "64", "--warmup", "0"],
         check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     checkpoints = os.path.join(run, "checkpoints")
     return os.path.join(checkpoints, sorted(os.listdir(checkpoints))[-1])
