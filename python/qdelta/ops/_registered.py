@@ -108,30 +108,25 @@ def _step(q, k, v, g, beta, lamb, initial_state, number, scale, qk_l2norm, final
     return o, ht, nothing, torch.empty((0,), dtype=torch.uint8, device=v.device)
 
 
-def _new_gradients(q, k, v, beta, lamb, initial_state, cu_seqlens):
-    at = _Shapes(q, v, cu_seqlens)
-    new = lambda like, dtype: torch.empty(like.shape, dtype=dtype, device=like.device)  # noqa: E731
-    none = lambda: torch.empty((0,), dtype=torch.float32, device=q.device)  # noqa: E731
-    return (
-        new(q, q.dtype),
-        new(k, k.dtype),
-        new(v, v.dtype),
-        torch.empty((at.B, at.T, at.HV), dtype=torch.float32, device=q.device),
-        none() if beta is None else new(beta, torch.float32),
-        none() if lamb is None else new(lamb, torch.float32),
-        none() if initial_state is None else new(initial_state, torch.float32),
-    )
+def _new_gradients(q, k, v, g, beta, lamb, initial_state):
+    """Of each input one of its own type; empty for those that are not given, but g, which the library always writes."""
+    rest = [
+        torch.empty((0,) if x is None else x.shape, dtype=torch.float32 if x is None else x.dtype, device=q.device)
+        for x in (beta, lamb, initial_state)
+    ]
+    dg = torch.empty(v.shape[:3], dtype=torch.float32 if g is None else g.dtype, device=q.device)
+    return (*[torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)], dg, *rest)
 
 
 def _backward(
     q, k, v, g, beta, lamb, initial_state, cu_seqlens, do, dht, chunk_states, saved, rule, scale, qk_l2norm
 ):
+    gradients = _new_gradients(q, k, v, g, beta, lamb, initial_state)
     if g is None:
         g = _no_decay(v)
     if do is None:
         do = torch.zeros_like(v)
     q, k, v, initial_state, do, dht = map(_call.rows_contiguous, (q, k, v, initial_state, do, dht))
-    gradients = _new_gradients(q, k, v, beta, lamb, initial_state, cu_seqlens)
     offsets = _call.host_offsets(cu_seqlens)
     states = chunk_states if offsets is None else chunk_states[: _chunk_count(offsets)]
     inputs = (q, k, v, g, beta, lamb, initial_state, offsets)
@@ -155,7 +150,7 @@ def _(q, k, v, g, beta, lamb, initial_state, cu_seqlens, rule, scale, qk_l2norm,
 
 @torch.library.register_fake(f"{_NAMESPACE}::recurrence_backward", lib=_library)
 def _(q, k, v, g, beta, lamb, initial_state, cu_seqlens, do, dht, chunk_states, saved, rule, scale, qk_l2norm):
-    return _new_gradients(q, k, v, beta, lamb, initial_state, cu_seqlens)
+    return _new_gradients(q, k, v, g, beta, lamb, initial_state)
 
 
 def _keep(ctx, inputs, output):
@@ -177,9 +172,9 @@ def _differentiate(ctx, do, dht, d_chunk_states, d_saved):
 
 
 def _needed(needs_grad, given, found) -> list:
-    """Of seven gradients those that are asked for, in the types of the inputs."""
+    """Of seven gradients those that are asked for."""
     return [
-        gradient.to(tensor.dtype) if needed and tensor is not None else None
+        gradient if needed and tensor is not None else None
         for needed, tensor, gradient in zip(needs_grad, given[:7], found, strict=False)
     ]
 
