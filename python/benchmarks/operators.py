@@ -1,6 +1,7 @@
 """Times the operators through PyTorch on a GPU, beside flash-linear-attention in the same run.
 
     python operators.py [--shapes 16x2048x6x128x256,...] [--fla] [--json FILE]
+    python operators.py --device cpu                            # only what a call costs beside the library
 
 A shape is batch x tokens x heads x K x V, in bfloat16. For each: the GPU's time by CUDA-graph replay (no launch overhead),
 and the wall time of a call from Python, eager and compiled; forward, and forward with backward. Then what a call costs the
@@ -21,13 +22,13 @@ from qdelta import ops
 SHAPES = "16x2048x6x128x256,8x4096x6x128x256,2x16384x6x128x256,1x32768x6x128x256,8x4096x16x128x128,1x32768x16x128x128"
 
 
-def make_inputs(B, T, H, K, V):
-    bf16 = {"device": "cuda", "dtype": torch.bfloat16}
+def make_inputs(B, T, H, K, V, device="cuda"):
+    bf16 = {"device": device, "dtype": torch.bfloat16}
     return [
         torch.randn(B, T, H, K, **bf16),
         torch.randn(B, T, H, K, **bf16),
         torch.randn(B, T, H, V, **bf16),
-        -torch.rand(B, T, H, device="cuda") * 0.1,
+        -torch.rand(B, T, H, device=device) * 0.1,
         torch.rand(B, T, H, **bf16),
         torch.rand(B, T, H, **bf16),
     ]
@@ -93,12 +94,17 @@ def forward_and_backward(function, tensors, do):
     return both
 
 
+def wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def attempt(measure, *arguments):
     """Microseconds, or why there are none."""
     try:
         return measure(*arguments)
     except Exception as error:
-        torch.cuda.synchronize()
+        wait()
         return f"{type(error).__name__}: {error}".splitlines()[0][:90]
 
 
@@ -133,17 +139,17 @@ def time_shapes(shapes: str, functions: dict) -> dict:
     return results
 
 
-def time_overhead(functions: dict) -> dict:
+def time_overhead(functions: dict, device: str) -> dict:
     """What a call costs the CPU, and how much of it passes inside libqdelta: its checks and the launches."""
     results = {}
-    print("\nmicroseconds of the CPU until a call of 1 x 64 tokens, 1 head of 64 x 64, returns; of it inside the library")
+    print("microseconds of the CPU until a call of 1 x 64 tokens, 1 head of 64 x 64, returns; of it inside the library")
     for name, (function, count) in functions.items():
-        tensors = make_inputs(1, 64, 1, 64, 64)[:count]
+        tensors = make_inputs(1, 64, 1, 64, 64, device)[:count]
         with torch.no_grad():
             forward = attempt(host_and_library_us, lambda: function(*tensors))
         for tensor in tensors:
             tensor.requires_grad_()
-        do = torch.randn(1, 64, 1, 64, device="cuda", dtype=torch.bfloat16)
+        do = torch.randn(1, 64, 1, 64, device=device, dtype=torch.bfloat16)
         both = attempt(host_and_library_us, forward_and_backward(function, tensors, do))
         print(f"{name:20s} forward {show_pair(forward)}   forward and backward {show_pair(both)}", flush=True)
         results[name] = [forward, both]
@@ -178,13 +184,13 @@ def host_and_library_us(call, repeats=200) -> tuple[float, float]:
             call()
         times, inside = [], []
         for _ in range(repeats):
-            torch.cuda.synchronize()
+            wait()
             spent[0] = 0.0
             begin = time.perf_counter()
             call()
             times.append((time.perf_counter() - begin) * 1e6)
             inside.append(spent[0])
-        torch.cuda.synchronize()
+        wait()
     finally:
         for name in names:
             setattr(_call.library, name, originals[name])
@@ -196,11 +202,17 @@ def main() -> None:
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--fla", action="store_true", help="flash-linear-attention beside ours")
     parser.add_argument("--json", help="write all figures to this file")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     flags = parser.parse_args()
+    if flags.device == "cpu":
+        torch.set_num_threads(1)
+        print(f"torch {torch.__version__}, one thread")
+        time_overhead(OURS, "cpu")
+        return
     if not torch.cuda.is_available():
         raise SystemExit("operators.py: this machine has no GPU that PyTorch can use")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    results = {"overhead": time_overhead(OURS), "shapes": time_shapes(flags.shapes, OURS)}
+    results = {"overhead": time_overhead(OURS, "cuda"), "shapes": time_shapes(flags.shapes, OURS)}
     if flags.fla:  # last: its first calls autotune, for minutes
         results["shapes"] |= time_shapes(flags.shapes, functions_of_fla())
     if flags.json:
