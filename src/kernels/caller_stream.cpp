@@ -1,13 +1,23 @@
 #include "kernels/caller_stream.h"
 
-#include "core/error.h"
 #ifdef QDELTA_WITH_CUDA
 #include "kernels/cuda/runtime.h"
 #endif
 
 namespace qdelta {
 
-#ifdef QDELTA_WITH_CUDA
+#ifndef QDELTA_WITH_CUDA
+
+// Without CUDA no Device has a GPU, so only the first is ever called, and says so.
+namespace cuda {
+namespace {
+std::shared_ptr<const Context> open_on_stream(int ordinal, void* /*stream*/) { return open_gpu(ordinal); }
+int exchange_current(const Context& /*gpu*/) { return -1; }
+void restore_current(int /*ordinal*/) noexcept {}
+}  // namespace
+}  // namespace cuda
+
+#endif
 
 std::shared_ptr<const cuda::Context> open_gpu_on_stream(int ordinal, void* stream) {
   return cuda::open_on_stream(ordinal, stream);
@@ -16,17 +26,9 @@ std::shared_ptr<const cuda::Context> open_gpu_on_stream(int ordinal, void* strea
 CurrentGpu::CurrentGpu(const Device& device) {
   if (device.gpu != nullptr) before_ = cuda::exchange_current(*device.gpu);
 }
+
 CurrentGpu::~CurrentGpu() {
   if (before_ >= 0) cuda::restore_current(before_);
 }
-
-#else
-
-std::shared_ptr<const cuda::Context> open_gpu_on_stream(int ordinal, void* /*stream*/) { return open_gpu(ordinal); }
-
-CurrentGpu::CurrentGpu(const Device& /*device*/) {}
-CurrentGpu::~CurrentGpu() = default;
-
-#endif
 
 }  // namespace qdelta
