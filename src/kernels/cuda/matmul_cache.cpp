@@ -1,8 +1,16 @@
+// The heuristic gives several algorithms for a shape. The first is used, or where products are tuned the fastest of
+// those that give the same bits.
+//
 // cuBLASLt is column-major: to it a row-major matrix is its transpose, with the same leading dimension. So
 // c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T: b comes first, and transposition flags stay as they are.
 #include "kernels/cuda/matmul_cache.h"
 
+#include <array>
+
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/graph.h"
+#include "kernels/cuda/matmul_tuning.h"
+#include "kernels/product_tuning.h"
 
 namespace qdelta::cuda {
 namespace {
@@ -40,9 +48,13 @@ std::size_t MatmulCache::Hash::operator()(const MatmulShape& p) const {
 
 // What cuBLASLt calls A is our b, and its B is our a.
 struct MatmulCache::Matmul {
+  static constexpr int kCandidates = 8;
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, add = nullptr, c = nullptr;
-  cublasLtMatmulAlgo_t algorithm{};
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
+  int found = 0;
+  int chosen = 0;
+  bool tuned = false;
 
   Matmul(const Context& context, const MatmulShape& p) {
     QDELTA_CUDA(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -62,15 +74,20 @@ struct MatmulCache::Matmul {
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
-    cublasLtMatmulHeuristicResult_t best{};
-    int found = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(context.matrix(), operation, a, b, add, c, preference, 1, &best, &found);
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context.matrix(), operation, a, b, add, c, preference,
+                                                                 kCandidates, candidates.data(), &found);
     cublasLtMatmulPreferenceDestroy(preference);
     QDELTA_CUDA(status);
     require(found > 0, "the matrix library has no product of {} x {} x {} for these types and strides", p.rows, p.cols,
             p.inner);
-    algorithm = best.algo;
+  }
+  [[nodiscard]] cublasStatus_t run(const Context& context, int algorithm, const void* left, const void* right,
+                                   const void* added, void* out) const {
+    const float one = 1.0F;
+    const float beta = added != nullptr ? 1.0F : 0.0F;
+    return cublasLtMatmul(context.matrix(), operation, &one, right, a, left, b, &beta, added != nullptr ? added : out,
+                          add, out, c, &candidates[static_cast<std::size_t>(algorithm)].algo,
+                          context.matrix_workspace().data(), context.matrix_workspace().size(), context.stream());
   }
   ~Matmul() {
     for (cublasLtMatrixLayout_t each : {a, b, add, c}) {
@@ -98,11 +115,16 @@ void MatmulCache::run(const Context& context, const MatmulShape& shape, const vo
                       void* c) {
   std::unique_ptr<Matmul>& matmul = matmuls_[shape];
   if (matmul == nullptr) matmul = std::make_unique<Matmul>(context, shape);
-  const float one = 1.0F;
-  const float beta = add != nullptr ? 1.0F : 0.0F;
-  QDELTA_CUDA(cublasLtMatmul(context.matrix(), matmul->operation, &one, b, matmul->a, a, matmul->b, &beta,
-                             add != nullptr ? add : c, matmul->add, c, matmul->c, &matmul->algorithm,
-                             context.matrix_workspace().data(), context.matrix_workspace().size(), context.stream()));
+  const double flop =
+      2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.cols) * static_cast<double>(shape.inner);
+  if (ProductTuning::tunes() && !matmul->tuned && flop >= kLeastTunedFlop && !is_capturing(context)) {
+    const std::size_t bytes = static_cast<std::size_t>(shape.rows * shape.ldc) * size_of(shape.out);
+    matmul->chosen = fastest_with_same_bits(context, matmul->found, bytes, [&](int algorithm, void* out) {
+      return matmul->run(context, algorithm, a, b, add, out) == CUBLAS_STATUS_SUCCESS;
+    });
+    matmul->tuned = true;
+  }
+  QDELTA_CUDA(matmul->run(context, matmul->chosen, a, b, add, c));
 }
 
 }  // namespace qdelta::cuda
