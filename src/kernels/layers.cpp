@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/cpu/layers.h"
+#include "kernels/work_times.h"
 #ifdef QDELTA_WITH_CUDA
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/layers.h"
@@ -13,6 +14,7 @@
 namespace qdelta {
 
 void linear_forward(const Device& device, const LinearForward& args) {
+  const TimedWork timed(Work::products);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::linear_forward(*device.gpu, args);
 #endif
@@ -20,6 +22,7 @@ void linear_forward(const Device& device, const LinearForward& args) {
 }
 
 void linear_backward(const Device& device, const LinearBackward& args) {
+  const TimedWork timed(Work::products);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::linear_backward(*device.gpu, args);
 #endif
@@ -27,6 +30,7 @@ void linear_backward(const Device& device, const LinearBackward& args) {
 }
 
 void embedding_forward(const Device& device, const EmbeddingForward& args) {
+  const TimedWork timed(Work::other);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::embedding_forward(*device.gpu, args);
 #endif
@@ -34,6 +38,7 @@ void embedding_forward(const Device& device, const EmbeddingForward& args) {
 }
 
 void embedding_backward(const Device& device, const EmbeddingBackward& args, Workspace& workspace) {
+  const TimedWork timed(Work::other);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
     return cuda::embedding_backward(*device.gpu, args, workspace.get(cuda::embedding_backward_workspace(args)));
@@ -43,6 +48,7 @@ void embedding_backward(const Device& device, const EmbeddingBackward& args, Wor
 }
 
 void rms_norm_forward(const Device& device, const RmsNormForward& args) {
+  const TimedWork timed(Work::norms);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::rms_norm_forward(*device.gpu, args);
 #endif
@@ -50,6 +56,7 @@ void rms_norm_forward(const Device& device, const RmsNormForward& args) {
 }
 
 void rms_norm_backward(const Device& device, const RmsNormBackward& args, Workspace& workspace) {
+  const TimedWork timed(Work::norms);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
     return cuda::rms_norm_backward(*device.gpu, args, workspace.get(cuda::rms_norm_backward_workspace(args)));
@@ -58,6 +65,7 @@ void rms_norm_backward(const Device& device, const RmsNormBackward& args, Worksp
 }
 
 void gated_norm_forward(const Device& device, const GatedNormForward& args) {
+  const TimedWork timed(Work::norms);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::gated_norm_forward(*device.gpu, args);
 #endif
@@ -65,6 +73,7 @@ void gated_norm_forward(const Device& device, const GatedNormForward& args) {
 }
 
 void gated_norm_backward(const Device& device, const GatedNormBackward& args, Workspace& workspace) {
+  const TimedWork timed(Work::norms);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
     return cuda::gated_norm_backward(*device.gpu, args, workspace.get(cuda::gated_norm_backward_workspace(args)));
@@ -73,6 +82,7 @@ void gated_norm_backward(const Device& device, const GatedNormBackward& args, Wo
 }
 
 void short_conv_forward(const Device& device, const ShortConvForward& args, Workspace& workspace) {
+  const TimedWork timed(Work::convolution);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::short_conv_forward(*device.gpu, args);
 #endif
@@ -80,6 +90,7 @@ void short_conv_forward(const Device& device, const ShortConvForward& args, Work
 }
 
 void short_conv_backward(const Device& device, const ShortConvBackward& args, Workspace& workspace) {
+  const TimedWork timed(Work::convolution);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
     return cuda::short_conv_backward(*device.gpu, args, workspace.get(cuda::short_conv_backward_workspace(args)));
@@ -88,6 +99,7 @@ void short_conv_backward(const Device& device, const ShortConvBackward& args, Wo
 }
 
 void gates_forward(const Device& device, const GatesForward& args) {
+  const TimedWork timed(Work::other);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::gates_forward(*device.gpu, args);
 #endif
@@ -95,6 +107,7 @@ void gates_forward(const Device& device, const GatesForward& args) {
 }
 
 void gates_backward(const Device& device, const GatesBackward& args, Workspace& workspace) {
+  const TimedWork timed(Work::other);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
     return cuda::gates_backward(*device.gpu, args, workspace.get(cuda::gates_backward_workspace(args)));
@@ -103,6 +116,7 @@ void gates_backward(const Device& device, const GatesBackward& args, Workspace& 
 }
 
 void swiglu_forward(const Device& device, const SwigluForward& args) {
+  const TimedWork timed(Work::mlp);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::swiglu_forward(*device.gpu, args);
 #endif
@@ -110,6 +124,7 @@ void swiglu_forward(const Device& device, const SwigluForward& args) {
 }
 
 void swiglu_backward(const Device& device, const SwigluBackward& args) {
+  const TimedWork timed(Work::mlp);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::swiglu_backward(*device.gpu, args);
 #endif
@@ -117,6 +132,7 @@ void swiglu_backward(const Device& device, const SwigluBackward& args) {
 }
 
 void cross_entropy(const Device& device, const CrossEntropy& args) {
+  const TimedWork timed(Work::loss);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::cross_entropy(*device.gpu, args);
 #endif
@@ -124,6 +140,7 @@ void cross_entropy(const Device& device, const CrossEntropy& args) {
 }
 
 void adamw(const Device& device, const AdamW& args) {
+  const TimedWork timed(Work::optimizer);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::adamw(*device.gpu, {.args = args, .rounded = args.rounded});
 #endif
@@ -131,6 +148,7 @@ void adamw(const Device& device, const AdamW& args) {
 }
 
 double clipped_adamw(const Device& device, const AdamW& args, float max_norm, Workspace& workspace) {
+  const TimedWork timed(Work::optimizer);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) {
     // What clipping found comes first in the scratch space, behind it the sums of pieces.
@@ -155,6 +173,7 @@ double clipped_adamw(const Device& device, const AdamW& args, float max_norm, Wo
 }
 
 void copy_rows(const Device& device, const CopyRows& args) {
+  const TimedWork timed(Work::other);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::copy_rows(*device.gpu, args);
 #endif
@@ -177,6 +196,7 @@ double sum_of_squares(const Device& device, std::span<const float> values, Works
 }
 
 double sum_of_values(const Device& device, std::span<const float> values, Workspace& workspace) {
+  const TimedWork timed(Work::loss);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) {
     // The sum comes first in the scratch space, behind it the sums of pieces.

@@ -7,6 +7,7 @@
 #include "kernels/recurrence_check.h"
 #include "kernels/recurrence_layout.h"
 #include "kernels/recurrence_reference.h"
+#include "kernels/work_times.h"
 #ifdef QDELTA_WITH_CUDA
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/recurrence_chunk.h"
@@ -96,6 +97,7 @@ std::size_t recurrence_workspace(const Device& device, const RecurrenceStep& arg
 }
 
 void recurrence_forward(const Device& device, const RecurrenceForward& args, Workspace& workspace) {
+  const TimedWork timed(Work::recurrence);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::recurrence_chunk_forward(*device.gpu, args, workspace);
 #endif
@@ -115,6 +117,7 @@ void recurrence_forward(const Device& device, const RecurrenceForward& args, Wor
 }
 
 void recurrence_backward(const Device& device, const RecurrenceBackward& args, Workspace& workspace) {
+  const TimedWork timed(Work::recurrence);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::recurrence_chunk_backward(*device.gpu, args, workspace);
 #endif
@@ -134,6 +137,7 @@ void recurrence_backward(const Device& device, const RecurrenceBackward& args, W
 }
 
 void recurrence_step(const Device& device, const RecurrenceStep& args, Workspace& workspace) {
+  const TimedWork timed(Work::recurrence);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::recurrence_step(*device.gpu, args);
 #endif

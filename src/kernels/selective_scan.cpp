@@ -2,6 +2,7 @@
 #include "kernels/selective_scan.h"
 
 #include "kernels/cpu/selective_scan.h"
+#include "kernels/work_times.h"
 #ifdef QDELTA_WITH_CUDA
 #include "kernels/cuda/selective_scan.h"
 #endif
@@ -133,6 +134,7 @@ std::size_t selective_scan_workspace(const Device& device, const SelectiveScanIn
 }
 
 void selective_scan_forward(const Device& device, const SelectiveScanForward& args, Workspace& workspace) {
+  const TimedWork timed(Work::recurrence);
   check(device, args);
   const std::span<std::byte> scratch = workspace.get(workspace_bytes(device, args.in, false));
 #ifdef QDELTA_WITH_CUDA
@@ -143,6 +145,7 @@ void selective_scan_forward(const Device& device, const SelectiveScanForward& ar
 }
 
 void selective_scan_backward(const Device& device, const SelectiveScanBackward& args, Workspace& workspace) {
+  const TimedWork timed(Work::recurrence);
   check(device, args);
   const std::span<std::byte> scratch = workspace.get(workspace_bytes(device, args.in, true));
 #ifdef QDELTA_WITH_CUDA
@@ -152,6 +155,7 @@ void selective_scan_backward(const Device& device, const SelectiveScanBackward& 
 }
 
 void selective_scan_step(const Device& device, const SelectiveScanStep& args) {
+  const TimedWork timed(Work::recurrence);
   check(device, args);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::selective_scan_step(*device.gpu, args);

@@ -1,11 +1,14 @@
 #include "kernels/cuda/runtime.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "kernels/cuda/context.h"
 
 namespace qdelta::cuda {
 namespace {
+
+std::atomic<std::size_t> peak_bytes = 0;
 
 double gigabytes(std::size_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
@@ -87,8 +90,16 @@ std::byte* allocate(std::size_t bytes) {
          gigabytes(bytes), gigabytes(available), gigabytes(total), kLowerWhat);
   }
   check(result, "cudaMalloc");
+  std::size_t available = 0;
+  std::size_t total = 0;
+  QDELTA_CUDA(cudaMemGetInfo(&available, &total));
+  std::size_t most = peak_bytes;
+  while (most < total - available && !peak_bytes.compare_exchange_weak(most, total - available)) {
+  }
   return static_cast<std::byte*>(data);
 }
+
+std::size_t peak_memory() { return peak_bytes; }
 
 void release(std::byte* data) noexcept { cudaFree(data); }
 

@@ -22,6 +22,8 @@ void restore_current(int ordinal) noexcept;
 
 [[nodiscard]] std::byte* allocate(std::size_t bytes);
 void release(std::byte* data) noexcept;
+// The most bytes in use on the current GPU that allocate() has seen, the other programs' as well.
+[[nodiscard]] std::size_t peak_memory();
 void upload(const Context& context, void* to, const void* host, std::size_t bytes);
 void download(const Context& context, void* host, const void* from, std::size_t bytes);
 void copy_on_device(const Context& context, void* to, const void* from, std::size_t bytes);
