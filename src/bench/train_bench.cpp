@@ -1,11 +1,13 @@
 #include "bench/train_bench.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "bench/machine_limits.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "core/threads.h"
+#include "kernels/peak_memory.h"
 #include "model/flops.h"
 #include "train/trainer.h"
 
@@ -43,7 +45,8 @@ TrainBenchReport run_train_bench(const TrainBenchOptions& options,
   }
   LanguageModel model(options.model);
   initialise(model.layout(), 1, model.parameters());
-  Trainer trainer(model, OptimizerOptions{}, options.device, false);
+  WorkTimes times(options.device);
+  Trainer trainer(model, OptimizerOptions{}, options.device, options.recompute);
 
   TrainBenchReport report;
   report.threads = thread_count(options.device.threads);
@@ -55,12 +58,17 @@ TrainBenchReport run_train_bench(const TrainBenchOptions& options,
     row.batch = batch;
     row.tokens = options.tokens;
     row.limit = matrix_rate(options.device);
-    row.seconds = median_seconds(
-        [&] {
-          const StepResult result = trainer.step(micro_batches, kLearningRate);
-          if (result.skipped) fail(Status::internal, "the gradients of a random model are not finite");
-        },
-        options.steps, 0);
+    const auto step = [&] {
+      const StepResult result = trainer.step(micro_batches, kLearningRate);
+      if (result.skipped) fail(Status::internal, "the gradients of a random model are not finite");
+    };
+    row.seconds = median_seconds(step, options.steps, 0);
+    times.start();
+    const auto begin = std::chrono::steady_clock::now();
+    step();
+    row.timed_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    row.work = times.stop();
+    row.peak_memory = peak_memory(options.device);
     row.limit = std::max(row.limit, matrix_rate(options.device));
     row.tokens_per_s = static_cast<double>(batch * options.tokens) / row.seconds;
     row.rate = row.tokens_per_s * report.flop_per_token;

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "kernels/work_times.h"
+#include "model/batch.h"
 #include "model/config.h"
 
 namespace qdelta::bench {
@@ -16,6 +18,7 @@ struct TrainBenchOptions {
   std::vector<std::int64_t> batches{4};  // sequences of a step
   std::int64_t tokens = 512;             // of a sequence
   int steps = 5;                         // timed, after one that is not
+  Recompute recompute = Recompute::none;
   Device device;
 };
 
@@ -25,6 +28,10 @@ struct TrainBenchRow {
   double tokens_per_s = 0;
   double rate = 0;   // model FLOP/s (model/flops.h)
   double limit = 0;  // FLOP/s of the device's matrix product: the larger of a measurement before and one after
+  // Of one more step, whose ops were timed one by one: what they took by kind, and the step from begin to end.
+  WorkTimes::Seconds work{};
+  double timed_seconds = 0;
+  std::size_t peak_memory = 0;  // bytes in use on the GPU, the most so far in this program
 };
 
 struct TrainBenchReport {

@@ -9,6 +9,7 @@
 #include "bench/train_bench.h"
 #include "cli/bench_common.h"
 #include "cli/device_flags.h"
+#include "cli/recompute_flag.h"
 #include "model/parameters.h"
 
 namespace qdelta {
@@ -24,6 +25,17 @@ struct TrainBenchFlags {
 void print_row(const bench::TrainBenchRow& row) {
   fmt::print("{:>6} {:>7} {:>12.1f} {:>10.1f} {:>9.1f} GFLOP/s {:>9.1f}% {:>8.1f} GFLOP/s\n", row.batch, row.tokens,
              row.seconds * 1e3, row.tokens_per_s, row.rate / 1e9, 100 * row.rate / row.limit, row.limit / 1e9);
+  std::string parts;
+  double rest = row.timed_seconds;
+  for (std::size_t kind = 0; kind < kWorkKinds; ++kind) {
+    parts += fmt::format("{} {:.1f}, ", kWorkNames[kind], row.work[kind] * 1e3);
+    rest -= row.work[kind];
+  }
+  fmt::print("{:>14} ms by kind of work, of one step more: {}between them {:.1f}\n", "", parts, rest * 1e3);
+  if (row.peak_memory > 0) {
+    fmt::print("{:>14} GPU memory in use, at most: {:.2f} GiB\n", "",
+               static_cast<double>(row.peak_memory) / static_cast<double>(1 << 30));
+  }
   std::fflush(stdout);
 }
 
@@ -33,12 +45,16 @@ nlohmann::ordered_json as_json(const bench::TrainBenchOptions& options, const be
                               {"threads", report.threads},
                               {"flop_per_token", report.flop_per_token}};
   for (const bench::TrainBenchRow& row : report.rows) {
+    nlohmann::ordered_json work;
+    for (std::size_t kind = 0; kind < kWorkKinds; ++kind) work[std::string(kWorkNames[kind])] = row.work[kind];
     json["rows"].push_back({{"batch", row.batch},
                             {"tokens", row.tokens},
                             {"seconds_per_step", row.seconds},
                             {"tokens_per_s", row.tokens_per_s},
                             {"flop_per_s", row.rate},
-                            {"limit", row.limit}});
+                            {"limit", row.limit},
+                            {"timed_step", {{"seconds", row.timed_seconds}, {"by_work", work}}},
+                            {"peak_gpu_bytes", row.peak_memory}});
   }
   return json;
 }
@@ -67,11 +83,16 @@ void add_bench_train(CLI::App& group) {
       ->capture_default_str();
   command->add_option("--tokens", options.tokens, "Of a sequence")->capture_default_str();
   command->add_option("--steps", options.steps, "Steps to time, after one that is not")->capture_default_str();
+  add_recompute(*command, options.recompute);
   flags->device.add_to(*command);
   command->add_option("--json", flags->json, "Also write the results to this file");
   add_bench_model(*command, flags->model);
   command->footer(
-      "A step is all of it: forward, backward, clipping, AdamW, on random tokens; times are medians. The rate counts "
+      "A step is all of it: forward, backward, clipping, AdamW, on random tokens; times are medians. Where the time "
+      "goes "
+      "is\nmeasured in one step more, op by op (events on a GPU): products of matrices, recurrence, norms, "
+      "convolution, "
+      "the MLP's\nSwiGLU, loss, optimizer; memory is what is in use on the GPU, at its peak. The rate counts "
       "the FLOP\nof the model, two for each weight and token forward and four backward, and the chunk form of the "
       "recurrence. Its limit is\nthe device's own matrix product (oneDNN in float32, cuBLASLt), the larger of a "
       "measurement "

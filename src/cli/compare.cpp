@@ -67,7 +67,7 @@ const std::vector<Score> kScores{{"validation_loss", "validation loss", true},
 std::map<std::string, double> scores_of(LanguageModel& model, const TrainingData& data, const Device& device) {
   std::map<std::string, double> scores;
   if (data.validation.empty()) return scores;
-  const EvaluationResult result = Trainer(model, {}, device, false).evaluate(data.validation);
+  const EvaluationResult result = Trainer(model, {}, device).evaluate(data.validation);
   scores["validation_loss"] = result.loss;
   scores["perplexity"] = std::exp(result.loss);
   scores["accuracy"] = result.accuracy;

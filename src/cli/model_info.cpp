@@ -22,7 +22,8 @@ struct ModelSizes {
   std::int64_t activation_bytes = 0, recomputed_bytes = 0;  // with recomputation
 };
 
-std::int64_t activation_bytes(const ParameterLayout& layout, std::int64_t batch, std::int64_t tokens, bool recompute) {
+std::int64_t activation_bytes(const ParameterLayout& layout, std::int64_t batch, std::int64_t tokens,
+                              Recompute recompute) {
   return static_cast<std::int64_t>(ModelRunner::training_bytes(layout, {}, batch, tokens, recompute));
 }
 
@@ -56,8 +57,8 @@ ModelSizes sizes_of(const ParameterLayout& layout, std::int64_t batch, std::int6
   sizes.state_bytes = state_bytes(c);
   sizes.weight_bytes = layout.size * kFloat;
   sizes.optimizer_bytes = 2 * sizes.weight_bytes;
-  sizes.activation_bytes = activation_bytes(layout, batch, tokens, false);
-  sizes.recomputed_bytes = activation_bytes(layout, batch, tokens, true);
+  sizes.activation_bytes = activation_bytes(layout, batch, tokens, Recompute::none);
+  sizes.recomputed_bytes = activation_bytes(layout, batch, tokens, Recompute::all);
   return sizes;
 }
 

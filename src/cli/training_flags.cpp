@@ -6,6 +6,7 @@
 
 #include <charconv>
 
+#include "cli/recompute_flag.h"
 #include "cli/validators.h"
 
 namespace qdelta {
@@ -129,7 +130,7 @@ void TrainingFlags::add_to(CLI::App& command) {
   add("Training", "--decay-embeddings", decay_embeddings, "With matrices: whether the embeddings decay too")
       ->capture_default_str();
   add("Training", "--clip", run.optimizer.clip, "Largest gradient norm; 0: none")->capture_default_str();
-  add("Training", "--recompute", run.recompute, "true: less memory, a third more work")->capture_default_str();
+  add_recompute(command, run.recompute)->group("Training");
   add("Training", "--eval-every", run.eval_every, "Steps between validations; 0: at the end")->capture_default_str();
   add("Training", "--save-every", run.save_every, "Steps between checkpoints; 0: at each validation")
       ->capture_default_str();

@@ -86,7 +86,7 @@ std::vector<Generated> Engine::generate(const Tokenizer& tokenizer, const std::v
 
 Engine::Answers Engine::answers(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
                                 std::int64_t length) {
-  if (runner_ == nullptr) runner_ = std::make_unique<ModelRunner>(model_, weights_, device_, false);
+  if (runner_ == nullptr) runner_ = std::make_unique<ModelRunner>(model_, weights_, device_);
   std::vector<std::int64_t> offsets;
   for (std::int64_t at = 0; at <= static_cast<std::int64_t>(ids.size()); at += length) offsets.push_back(at);
   Answers answers{std::vector<float>(ids.size()), std::vector<std::int32_t>(ids.size())};

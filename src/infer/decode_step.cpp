@@ -7,7 +7,7 @@
 namespace qdelta {
 DecodeStep::DecodeStep(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, ModelStates& states,
                        Sampler& sampler, std::int64_t max_rows)
-    : runner_(model, std::move(weights), states.device(), false),
+    : runner_(model, std::move(weights), states.device()),
       device_(states.device()),
       states_(states),
       sampler_(sampler),

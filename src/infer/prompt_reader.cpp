@@ -6,7 +6,7 @@ namespace qdelta {
 
 PromptReader::PromptReader(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights,
                            ModelStates& states)
-    : runner_(model, std::move(weights), states.device(), false), states_(states) {}
+    : runner_(model, std::move(weights), states.device()), states_(states) {}
 
 std::vector<std::vector<TokenScore>> PromptReader::read(std::span<const PromptPiece> pieces, std::int64_t top) {
   ids_.clear();

@@ -53,6 +53,9 @@ void embedding_backward(const Device& device, const EmbeddingBackward& args, Wor
 
 // y = weight x / rms,  rms = sqrt(mean x^2 + epsilon)
 // -------------------------------------------------------------------
+// The backward has x / rms from y, which the products after the norm keep anyway, so that x itself need not be kept. A
+// weight near zero therefore counts as kLeastNormWeight, which no result can tell from zero.
+inline constexpr float kLeastNormWeight = 0x1p-60F;
 struct RmsNormForward {
   ConstTensorView x;       // [N, D]
   ConstTensorView weight;  // [D]
@@ -62,7 +65,7 @@ struct RmsNormForward {
 };
 // dx += ... (it joins the gradient of the residual stream),  dweight += sum_n dy x / rms
 struct RmsNormBackward {
-  ConstTensorView x, weight, inverse_rms, dy;
+  ConstTensorView y, weight, inverse_rms, dy;  // y and inverse_rms as the forward left them
   TensorView dx, dweight;
   TensorView rounded;  // on a GPU: receives dx in bfloat16 as well; optional
 };

@@ -23,12 +23,23 @@ struct Batch {
   }
 };
 
+// What a backward computes again instead of having it from its forward.
+enum class Recompute {
+  none,  // little: what costs next to nothing
+  some,  // what is large for the time it takes: the convolution, the recurrence's chunk matrices, the MLP's first
+         // product
+  all    // whole blocks, from the residual stream on entry to them
+};
+
 // A batch whose memory is planned: where its sequences begin, and whether the forward saves for a backward.
 struct BatchShape {
   std::span<const std::int64_t> offsets;
   bool training = false;
+  Recompute recompute = Recompute::none;
 
   [[nodiscard]] std::int64_t rows() const { return offsets.back(); }
+  // Whether what is large for the time it takes stays in memory until the backward.
+  [[nodiscard]] bool keeps_large() const { return !training || recompute != Recompute::some; }
 };
 
 }  // namespace qdelta

@@ -8,14 +8,17 @@ namespace qdelta {
 using block_views::columns;
 using block_views::take;
 
+MlpScratch::MlpScratch(const ModelConfig& c, const Device& device, const BatchShape& shape, BumpAllocator& memory) {
+  if (!shape.keeps_large()) gate_up = take(memory, {shape.rows(), 2 * c.mlp_width()}, device.activations);
+  hidden = take(memory, {shape.rows(), c.mlp_width()}, device.activations);
+  if (shape.training) d_gate_up = take(memory, {shape.rows(), 2 * c.mlp_width()}, device.activations);
+}
+
 BlockScratch::BlockScratch(const ModelConfig& c, const Device& device, const BatchShape& shape, BumpAllocator& memory) {
-  const std::int64_t rows = shape.rows();
-  const DType dtype = device.activations;
-  normed = take(memory, {rows, c.hidden_size}, dtype);
-  hidden = take(memory, {rows, c.mlp_width()}, dtype);
   if (!shape.training) return;
-  d_gate_up = take(memory, {rows, 2 * c.mlp_width()}, dtype);
-  if (dtype != DType::f32) d_stream = take(memory, {rows, c.hidden_size}, dtype);
+  const DType dtype = device.activations;
+  d_normed = take(memory, {shape.rows(), c.hidden_size}, dtype);
+  if (dtype != DType::f32) d_stream = take(memory, {shape.rows(), c.hidden_size}, dtype);
 }
 
 Block::Block(const ModelConfig& c, std::shared_ptr<Mixer> mixer, const std::string& prefix, ParameterPlacer& placer)
@@ -39,39 +42,41 @@ Block::Block(const ModelConfig& c, std::shared_ptr<Mixer> mixer, const std::stri
 BlockActivations Block::plan_activations(const Device& device, const BatchShape& shape, BumpAllocator& memory) const {
   const std::int64_t rows = shape.rows();
   BlockActivations a;
+  a.mixer_in = take(memory, {rows, hidden_size_}, device.activations);
   a.mixer_inverse_rms = take(memory, {rows});
   a.mixer = mixer_->plan_activations(device, shape, memory);
-  a.middle = take(memory, {rows, hidden_size_});
+  if (mlp_width_ == 0) return a;
+  a.mlp_in = take(memory, {rows, hidden_size_}, device.activations);
   a.mlp_inverse_rms = take(memory, {rows});
-  a.gate_up = take(memory, {rows, 2 * mlp_width_}, device.activations);
+  if (shape.keeps_large()) a.gate_up = take(memory, {rows, 2 * mlp_width_}, device.activations);
   return a;
 }
 
 void Block::forward(const LayerContext& context, BlockActivations& a, BlockScratch& s, MixerScratch& mixer_scratch,
-                    const TensorView& out, const MixerState& state) const {
+                    const ConstTensorView& x, const TensorView& out, const MixerState& state) const {
   const Device& device = context.device;
   const Weights& weights = context.weights;
 
   // x + mixer(norm(x))
-  rms_norm_forward(device, {.x = a.x,
+  rms_norm_forward(device, {.x = x,
                             .weight = mixer_norm_.in(weights),
-                            .y = s.normed,
+                            .y = a.mixer_in,
                             .inverse_rms = a.mixer_inverse_rms,
                             .epsilon = epsilon_});
-  const TensorView& middle = mlp_width_ > 0 ? a.middle : out;
-  mixer_->forward(context, {.in = s.normed, .residual = a.x, .out = middle}, *a.mixer, mixer_scratch, state);
+  mixer_->forward(context, {.in = a.mixer_in, .residual = x, .out = out}, *a.mixer, mixer_scratch, state);
   if (mlp_width_ == 0) return;
 
   // x + mlp(norm(x))
   const std::int64_t F = mlp_width_;
-  rms_norm_forward(device, {.x = a.middle,
+  rms_norm_forward(device, {.x = out,
                             .weight = mlp_norm_.in(weights),
-                            .y = s.normed,
+                            .y = a.mlp_in,
                             .inverse_rms = a.mlp_inverse_rms,
                             .epsilon = epsilon_});
-  linear_forward(device, {.x = s.normed, .w = gate_up_.matrix_in(weights), .y = a.gate_up, .add = {}});
-  swiglu_forward(device, {.gate = columns(a.gate_up, 0, F), .up = columns(a.gate_up, F, F), .y = s.hidden});
-  linear_forward(device, {.x = s.hidden, .w = down_.matrix_in(weights), .y = out, .add = a.middle});
+  const TensorView& gate_up = gate_up_of(a, s);
+  linear_forward(device, {.x = a.mlp_in, .w = gate_up_.matrix_in(weights), .y = gate_up, .add = {}});
+  swiglu_forward(device, {.gate = columns(gate_up, 0, F), .up = columns(gate_up, F, F), .y = s.mlp.hidden});
+  linear_forward(device, {.x = s.mlp.hidden, .w = down_.matrix_in(weights), .y = out, .add = out});
 }
 
 void Block::backward(const LayerContext& context, std::span<float> gradients, const BlockActivations& a,
@@ -87,26 +92,28 @@ void Block::mlp_backward(const LayerContext& context, std::span<float> gradients
   const std::int64_t F = mlp_width_;
   const ConstTensorView d_out = s.d_stream_of(dx);
   const ConstTensorView down = down_.matrix_in(weights);
-  const ConstTensorView gate_up = gate_up_.matrix_in(weights);
+  const TensorView& gate_up = gate_up_of(a, s);
+  if (!a.gate_up) linear_forward(device, {.x = a.mlp_in, .w = gate_up_.matrix_in(weights), .y = gate_up, .add = {}});
   // The gradient of the hidden layer, and in its place then the hidden layer again.
-  linear_backward(device, {.x = s.hidden, .w = down, .dy = d_out, .dx = s.hidden, .dw = {}});
-  swiglu_backward(device, {.gate = columns(a.gate_up, 0, F),
-                           .up = columns(a.gate_up, F, F),
-                           .dy = s.hidden,
-                           .dgate = columns(s.d_gate_up, 0, F),
-                           .dup = columns(s.d_gate_up, F, F),
-                           .y = s.hidden});
-  linear_backward(device, {.x = s.hidden, .w = down, .dy = d_out, .dx = {}, .dw = down_.in(gradients)});
-  rms_norm_forward(
-      device, {.x = a.middle, .weight = mlp_norm_.in(weights), .y = s.normed, .inverse_rms = {}, .epsilon = epsilon_});
-  // The gradient of the normalised input takes the place of the input itself, which is not needed any more.
-  linear_backward(device, {.x = s.normed, .w = gate_up, .dy = s.d_gate_up, .dx = {}, .dw = gate_up_.in(gradients)});
-  linear_backward(device, {.x = s.normed, .w = gate_up, .dy = s.d_gate_up, .dx = s.normed, .dw = {}});
+  const TensorView& hidden = s.mlp.hidden;
+  linear_backward(device, {.x = hidden, .w = down, .dy = d_out, .dx = hidden, .dw = {}});
+  swiglu_backward(device, {.gate = columns(gate_up, 0, F),
+                           .up = columns(gate_up, F, F),
+                           .dy = hidden,
+                           .dgate = columns(s.mlp.d_gate_up, 0, F),
+                           .dup = columns(s.mlp.d_gate_up, F, F),
+                           .y = hidden});
+  linear_backward(device, {.x = hidden, .w = down, .dy = d_out, .dx = {}, .dw = down_.in(gradients)});
+  linear_backward(device, {.x = a.mlp_in,
+                           .w = gate_up_.matrix_in(weights),
+                           .dy = s.mlp.d_gate_up,
+                           .dx = s.d_normed,
+                           .dw = gate_up_.in(gradients)});
   rms_norm_backward(device,
-                    {.x = a.middle,
+                    {.y = a.mlp_in,
                      .weight = mlp_norm_.in(weights),
                      .inverse_rms = a.mlp_inverse_rms,
-                     .dy = s.normed,
+                     .dy = s.d_normed,
                      .dx = dx,
                      .dweight = mlp_norm_.in(gradients),
                      .rounded = s.d_stream},
@@ -116,16 +123,13 @@ void Block::mlp_backward(const LayerContext& context, std::span<float> gradients
 void Block::mixer_backward(const LayerContext& context, std::span<float> gradients, const BlockActivations& a,
                            BlockScratch& s, MixerScratch& mixer_scratch, const TensorView& dx) const {
   const Device& device = context.device;
-  const Weights& weights = context.weights;
-  rms_norm_forward(
-      device, {.x = a.x, .weight = mixer_norm_.in(weights), .y = s.normed, .inverse_rms = {}, .epsilon = epsilon_});
-  mixer_->backward(context, {.in = s.normed, .d_out = s.d_stream_of(dx), .gradients = gradients}, *a.mixer,
-                   mixer_scratch);
+  mixer_->backward(context, {.in = a.mixer_in, .d_out = s.d_stream_of(dx), .d_in = s.d_normed, .gradients = gradients},
+                   *a.mixer, mixer_scratch);
   rms_norm_backward(device,
-                    {.x = a.x,
-                     .weight = mixer_norm_.in(weights),
+                    {.y = a.mixer_in,
+                     .weight = mixer_norm_.in(context.weights),
                      .inverse_rms = a.mixer_inverse_rms,
-                     .dy = s.normed,
+                     .dy = s.d_normed,
                      .dx = dx,
                      .dweight = mixer_norm_.in(gradients),
                      .rounded = s.d_stream},

@@ -17,21 +17,31 @@ namespace qdelta {
 
 // What a forward saves for its backward.
 struct BlockActivations {
-  TensorView x;                  // [N, hidden] f32: the residual stream on entry, given by the caller
+  TensorView mixer_in;           // [N, hidden]: the normalised residual stream
   TensorView mixer_inverse_rms;  // [N] f32
   std::unique_ptr<MixerActivations> mixer;
-  TensorView middle;           // [N, hidden] f32: the residual stream between mixer and MLP
+  TensorView mlp_in;           // [N, hidden]
   TensorView mlp_inverse_rms;  // [N] f32
-  TensorView gate_up;          // [N, 2 mlp width], of the MLP
+  TensorView gate_up;          // [N, 2 mlp width], of the MLP; missing where it is recomputed
+};
+
+// Memory of the MLP, whose place its block's mixer uses as well (for its own scratch).
+struct MlpScratch {
+  TensorView gate_up;    // [N, 2 mlp width], where the activations do not have it
+  TensorView hidden;     // [N, mlp width]
+  TensorView d_gate_up;  // [N, 2 mlp width]; in training
+
+  MlpScratch() = default;
+  MlpScratch(const ModelConfig& config, const Device& device, const BatchShape& shape, BumpAllocator& memory);
 };
 
 // Memory that one block after the other uses, beside the scratch of their mixers.
 struct BlockScratch {
-  TensorView normed;     // [N, hidden]
-  TensorView hidden;     // [N, mlp width]
-  TensorView d_gate_up;  // [N, 2 mlp width]
-  TensorView d_stream;   // [N, hidden]: the residual stream's gradient as activations; missing where those are f32
+  MlpScratch mlp;
+  TensorView d_normed;  // [N, hidden]: the gradient of what a mixer or an MLP reads; in training
+  TensorView d_stream;  // [N, hidden]: the residual stream's gradient as activations; missing where those are f32
 
+  // All but the MLP's.
   BlockScratch(const ModelConfig& config, const Device& device, const BatchShape& shape, BumpAllocator& memory);
   // The gradient of the residual stream as activations: d_stream, written together with `dx`, or `dx` itself.
   [[nodiscard]] ConstTensorView d_stream_of(const TensorView& dx) const { return d_stream ? d_stream : dx; }
@@ -46,14 +56,17 @@ class Block {
   [[nodiscard]] BlockActivations plan_activations(const Device& device, const BatchShape& shape,
                                                   BumpAllocator& memory) const;
 
-  // Reads a.x, writes the residual stream on exit to `out`.
+  // The residual stream, [N, hidden] f32: on entry `x`, on exit `out`, which may be the same memory.
   void forward(const LayerContext& context, BlockActivations& a, BlockScratch& s, MixerScratch& mixer_scratch,
-               const TensorView& out, const MixerState& state) const;
-  // `dx` holds the gradient of `out` and becomes that of a.x. Gradients of parameters are added to.
+               const ConstTensorView& x, const TensorView& out, const MixerState& state) const;
+  // `dx` holds the gradient of `out` and becomes that of `x`. Gradients of parameters are added to.
   void backward(const LayerContext& context, std::span<float> gradients, const BlockActivations& a, BlockScratch& s,
                 MixerScratch& mixer_scratch, const TensorView& dx) const;
 
  private:
+  [[nodiscard]] const TensorView& gate_up_of(const BlockActivations& a, const BlockScratch& s) const {
+    return a.gate_up ? a.gate_up : s.mlp.gate_up;
+  }
   void mlp_backward(const LayerContext& context, std::span<float> gradients, const BlockActivations& a, BlockScratch& s,
                     const TensorView& dx) const;
   void mixer_backward(const LayerContext& context, std::span<float> gradients, const BlockActivations& a,

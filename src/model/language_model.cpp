@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/product_tuning.h"
 #include "model/block_views.h"
 
 namespace qdelta {
@@ -71,8 +72,9 @@ TensorView rows_of(const TensorView& matrix, std::int64_t begin, std::int64_t co
 
 }  // namespace
 
-// Views into the runner's memory for one shape. In training every block has activations of its own, or with
-// recomputation only the residual stream on entry to it; otherwise all blocks share.
+// Views into the runner's memory for one shape. In training every block has activations of its own, or where blocks are
+// recomputed only the residual stream on entry to it; otherwise all blocks share. The scratch memory of the mixers,
+// of the MLP and of the head are the same: no two of them are in use at a time.
 class ModelRunner::ActivationPlan {
  public:
   std::int64_t rows, head_rows;
@@ -81,25 +83,31 @@ class ModelRunner::ActivationPlan {
   BlockScratch scratch;
   TensorView inverse_rms, normed, d_stream, picked, head, losses, best;
 
-  ActivationPlan(const ParameterLayout& layout, const Device& device, const BatchShape& shape, bool recompute,
-                 BumpAllocator& memory)
+  ActivationPlan(const ParameterLayout& layout, const Device& device, const BatchShape& shape, BumpAllocator& memory)
       : rows(shape.rows()),
         head_rows(std::min(rows, qdelta::head_rows(device))),
         scratch(layout.config, device, shape, memory),
         training_(shape.training) {
     const ModelConfig& c = layout.config;
     if (training_) offsets_.assign(shape.offsets.begin(), shape.offsets.end());
-    mixer_scratch.resize(layout.blocks.size());
-    overlaid(layout.blocks.size(), memory, [&](std::size_t layer, BumpAllocator& part) {
-      mixer_scratch[layer] = layout.blocks[layer].mixer().plan_scratch(device, shape, part);
+    const std::size_t layers = layout.blocks.size();
+    mixer_scratch.resize(layers);
+    overlaid(layers + 2, memory, [&](std::size_t part_of, BumpAllocator& part) {
+      if (part_of < layers) {
+        mixer_scratch[part_of] = layout.blocks[part_of].mixer().plan_scratch(device, shape, part);
+      } else if (part_of == layers) {
+        scratch.mlp = MlpScratch(c, device, shape, part);
+      } else {
+        head = take(part, {head_rows, c.vocab_size}, training_ ? device.activations : DType::f32);
+      }
     });
-    const std::size_t streams = training_ ? layout.blocks.size() + 1 : 2;
+    const std::size_t streams = training_ && shape.recompute == Recompute::all ? layers + 1 : 1;
     for (std::size_t i = 0; i < streams; ++i) stream_.push_back(take(memory, {rows, c.hidden_size}));
-    blocks.resize(layout.blocks.size());
+    blocks.resize(layers);
     const auto plan_block = [&](std::size_t layer, BumpAllocator& part) {
       blocks[layer] = layout.blocks[layer].plan_activations(device, shape, part);
     };
-    if (training_ && !recompute) {
+    if (training_ && shape.recompute != Recompute::all) {
       for (std::size_t layer = 0; layer < blocks.size(); ++layer) plan_block(layer, memory);
     } else {
       overlaid(blocks.size(), memory, plan_block);
@@ -109,7 +117,6 @@ class ModelRunner::ActivationPlan {
     if (training_) d_stream = take(memory, {rows, c.hidden_size});
     // Rows of `normed` side by side, where not all go through the head; one more, of zeros, for the way back.
     picked = take(memory, {rows + 1, c.hidden_size}, device.activations);
-    head = take(memory, {head_rows, c.vocab_size}, training_ ? device.activations : DType::f32);
     losses = take(memory, {rows});
     best = take(memory, {rows}, DType::i32);
   }
@@ -118,8 +125,8 @@ class ModelRunner::ActivationPlan {
     return rows == shape.rows() && training_ == shape.training &&
            (!training_ || std::equal(offsets_.begin(), offsets_.end(), shape.offsets.begin(), shape.offsets.end()));
   }
-  // The residual stream on entry to a layer, and after the last.
-  TensorView& stream_at(std::size_t layer) { return stream_[stream_.size() == 2 ? layer % 2 : layer]; }
+  // The residual stream on entry to a layer, and after the last; the same memory unless blocks are recomputed.
+  TensorView& stream_at(std::size_t layer) { return stream_[stream_.size() == 1 ? 0 : layer]; }
   [[nodiscard]] std::span<float> losses_of(std::int64_t begin, std::int64_t count) const {
     return {reinterpret_cast<float*>(losses.data) + begin, static_cast<std::size_t>(count)};
   }
@@ -128,19 +135,19 @@ class ModelRunner::ActivationPlan {
   }
 
  private:
-  // One region for all layers, as large as the largest needs; each lays its own views into it.
+  // One region for several, as large as the largest needs; each lays its own views into it.
   template <class Plan>
-  static void overlaid(std::size_t layers, BumpAllocator& memory, const Plan& plan) {
+  static void overlaid(std::size_t count, BumpAllocator& memory, const Plan& plan) {
     std::size_t bytes = 0;
-    for (std::size_t layer = 0; layer < layers; ++layer) {
+    for (std::size_t i = 0; i < count; ++i) {
       BumpAllocator counter(nullptr);
-      plan(layer, counter);
+      plan(i, counter);
       bytes = std::max(bytes, counter.used());
     }
     auto* const region = memory.take<std::byte>(static_cast<std::int64_t>(bytes));
-    for (std::size_t layer = 0; layer < layers; ++layer) {
+    for (std::size_t i = 0; i < count; ++i) {
       BumpAllocator part(region);
-      plan(layer, part);
+      plan(i, part);
     }
   }
 
@@ -149,10 +156,10 @@ class ModelRunner::ActivationPlan {
   std::vector<TensorView> stream_;
 };
 
-ModelRunner::ModelRunner(const LanguageModel& model, const Device& device, bool recompute)
+ModelRunner::ModelRunner(const LanguageModel& model, const Device& device, Recompute recompute)
     : ModelRunner(model, std::make_shared<DeviceWeights>(model, device), device, recompute) {}
 ModelRunner::ModelRunner(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, const Device& device,
-                         bool recompute)
+                         Recompute recompute)
     : model_(model),
       weights_(std::move(weights)),
       device_(device),
@@ -162,11 +169,11 @@ ModelRunner::ModelRunner(const LanguageModel& model, std::shared_ptr<const Devic
 ModelRunner::~ModelRunner() = default;
 
 std::size_t ModelRunner::training_bytes(const ParameterLayout& layout, const Device& device, std::int64_t batch,
-                                        std::int64_t tokens, bool recompute) {
+                                        std::int64_t tokens, Recompute recompute) {
   std::vector<std::int64_t> offsets;
   for (std::int64_t n = 0; n <= batch; ++n) offsets.push_back(n * tokens);
   BumpAllocator counter(nullptr);
-  (void)ActivationPlan(layout, device, {.offsets = offsets, .training = true}, recompute, counter);
+  (void)ActivationPlan(layout, device, {.offsets = offsets, .training = true, .recompute = recompute}, counter);
   return counter.used();
 }
 
@@ -187,14 +194,14 @@ void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots&
   require(input.offsets.size() > 1 && input.offsets.front() == 0 &&
               input.offsets.back() == static_cast<std::int64_t>(input.ids.size()),
           "the offsets of the sequences do not span the {} tokens", input.ids.size());
-  const BatchShape shape{.offsets = input.offsets, .training = training};
+  const BatchShape shape{.offsets = input.offsets, .training = training, .recompute = recompute_};
   if (plan_ == nullptr || !plan_->fits(shape)) {
     BumpAllocator counter(nullptr);
-    (void)ActivationPlan(model_.layout(), device_, shape, recompute_, counter);
+    (void)ActivationPlan(model_.layout(), device_, shape, counter);
     plan_.reset();  // it points into memory that may not come back
     memory_.grow(device_, counter.used());
     BumpAllocator memory(memory_.data());
-    plan_ = std::make_unique<ActivationPlan>(model_.layout(), device_, shape, recompute_, memory);
+    plan_ = std::make_unique<ActivationPlan>(model_.layout(), device_, shape, memory);
   }
   batch_ = {input.offsets, offsets_(device_, input.offsets)};
   device_ids_ = ids_(device_, input.ids);
@@ -218,9 +225,8 @@ void ModelRunner::run_planned(std::span<const std::int32_t> device_ids, const St
   embedding_forward(device_, {device_ids, model_.layout().embeddings.matrix_in(weights), plan_->stream_at(0)});
   for (std::size_t i = 0; i < layers; ++i) {
     BlockActivations& a = plan_->blocks[i];
-    a.x = plan_->stream_at(i);
-    model_.blocks()[i].forward(context(weights), a, plan_->scratch, *plan_->mixer_scratch[i], plan_->stream_at(i + 1),
-                               state_of_layer(states, i));
+    model_.blocks()[i].forward(context(weights), a, plan_->scratch, *plan_->mixer_scratch[i], plan_->stream_at(i),
+                               plan_->stream_at(i + 1), state_of_layer(states, i));
     if (observer) observer(i, a);
   }
   rms_norm_forward(device_, {plan_->stream_at(layers), model_.layout().final_norm.in(weights), plan_->normed,
@@ -365,9 +371,10 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
   const ParameterLayout& layout = model_.layout();
   require(targets.size() == input.ids.size(), "{} targets for {} tokens", targets.size(), input.ids.size());
   require(static_cast<std::int64_t>(gradients.size()) == layout.size, "the gradients have another size than the model");
+  const auto few = few_targets(targets);
+  const ProductTuning tuning;
   run_blocks(input, true, {});
   const Weights weights = weights_->get();
-  const auto few = few_targets(targets);
   const TensorView rows = few ? gathered(*few) : plan_->normed;
   const std::vector<std::int32_t> targets_of_few = few ? values_at(targets, *few) : std::vector<std::int32_t>();
   const std::span<const std::int32_t> device_targets = targets_(device_, few ? targets_of_few : targets);
@@ -375,8 +382,10 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
       count > 0 ? count : std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
   const float scale = counted > 0 ? 1.0F / static_cast<float>(counted) : 0.0F;
 
-  // The head, a block of rows at a time, so that the logits of all tokens never exist at once. The gradient of `rows`
-  // takes their place.
+  // The head, a block of rows at a time, so that the logits of all tokens never exist at once. The gradient of a few
+  // rows takes their place; that of all is kept apart, as the norm's backward needs its result.
+  const TensorView& d_rows = few ? rows : plan_->scratch.d_normed;
+  const ProductTuning head_tuning(!few);  // how many rows are a few differs from batch to batch
   const ConstTensorView head = layout.head.matrix_in(weights);
   const TensorView d_head = layout.head.in(gradients);
   for (std::int64_t begin = 0; begin < rows.extent(0); begin += plan_->head_rows) {
@@ -392,7 +401,7 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
     args.scale = scale;
     cross_entropy(device_, args);
     linear_backward(device_, {normed, head, block, {}, d_head, false});
-    linear_backward(device_, {normed, head, block, normed, {}, false});
+    linear_backward(device_, {normed, head, block, rows_of(d_rows, begin, size), {}, false});
   }
 
   if (few) {
@@ -404,7 +413,8 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
     for (std::size_t i = 0; i < few->size(); ++i) {
       origin[static_cast<std::size_t>((*few)[i])] = static_cast<std::int32_t>(i);
     }
-    embedding_forward(device_, {picked_rows_(device_, origin), rows_of(plan_->picked, 0, none + 1), plan_->normed});
+    embedding_forward(device_,
+                      {picked_rows_(device_, origin), rows_of(plan_->picked, 0, none + 1), plan_->scratch.d_normed});
   }
 
   // Back through the final norm and the blocks.
@@ -412,18 +422,17 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
   const TensorView& dx = plan_->d_stream;
   clear(device_, dx.data, static_cast<std::size_t>(dx.shape.elements()) * sizeof(float));
   rms_norm_backward(device_,
-                    {plan_->stream_at(layers), layout.final_norm.in(weights), plan_->inverse_rms, plan_->normed, dx,
+                    {plan_->normed, layout.final_norm.in(weights), plan_->inverse_rms, plan_->scratch.d_normed, dx,
                      layout.final_norm.in(gradients), plan_->scratch.d_stream},
                     workspace_);
   // The head lies behind the final norm, or in front of everything, where it is the embedding.
   if (observer) observer(layout.final_norm.offset);
   for (std::size_t i = layers; i-- > 0;) {
     BlockActivations& a = plan_->blocks[i];
-    if (recompute_) {
+    if (recompute_ == Recompute::all) {
       // The forward again; its output goes where the later blocks' input was.
-      a.x = plan_->stream_at(i);
-      model_.blocks()[i].forward(context(weights), a, plan_->scratch, *plan_->mixer_scratch[i], plan_->stream_at(i + 1),
-                                 {});
+      model_.blocks()[i].forward(context(weights), a, plan_->scratch, *plan_->mixer_scratch[i], plan_->stream_at(i),
+                                 plan_->stream_at(i + 1), {});
     }
     model_.blocks()[i].backward(context(weights), gradients, a, plan_->scratch, *plan_->mixer_scratch[i], dx);
     if (observer) observer(layout.block_begins[i]);

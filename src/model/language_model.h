@@ -80,10 +80,10 @@ using BlockObserver = std::function<void(std::size_t layer, const BlockActivatio
 // Runs a model. Memory is planned per shape and kept, so that a step of a known shape allocates nothing.
 class ModelRunner {
  public:
-  ModelRunner(const LanguageModel& model, const Device& device, bool recompute = false);
+  ModelRunner(const LanguageModel& model, const Device& device, Recompute recompute = Recompute::none);
   // With weights that it shares with other runners.
   ModelRunner(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, const Device& device,
-              bool recompute);
+              Recompute recompute = Recompute::none);
   ~ModelRunner();
   [[nodiscard]] const LanguageModel& model() const { return model_; }
   ModelRunner(const ModelRunner&) = delete;
@@ -118,7 +118,7 @@ class ModelRunner {
 
   // Bytes of activations that training on a batch takes; needs no model.
   [[nodiscard]] static std::size_t training_bytes(const ParameterLayout& layout, const Device& device,
-                                                  std::int64_t batch, std::int64_t tokens, bool recompute);
+                                                  std::int64_t batch, std::int64_t tokens, Recompute recompute);
 
  private:
   class ActivationPlan;
@@ -154,7 +154,7 @@ class ModelRunner {
   const LanguageModel& model_;
   std::shared_ptr<const DeviceWeights> weights_;
   Device device_;
-  bool recompute_;
+  Recompute recompute_;
   DeviceBuffer memory_, state_copies_;
   Workspace workspace_;
   Uploaded<std::int32_t> ids_, targets_, picked_rows_;

@@ -262,9 +262,11 @@ void MambaMixer::backward(const LayerContext& context, const Backward& args, con
                        .bias = conv_bias_.in(weights),
                        .dbias = conv_bias_.in(gradients)},
                       context.workspace);
-  const ConstTensorView w = in_proj_.matrix_in(weights);
-  linear_backward(device, {.x = args.in, .w = w, .dy = s.d_projected, .dx = {}, .dw = in_proj_.in(gradients)});
-  linear_backward(device, {.x = args.in, .w = w, .dy = s.d_projected, .dx = args.in, .dw = {}});
+  linear_backward(device, {.x = args.in,
+                           .w = in_proj_.matrix_in(weights),
+                           .dy = s.d_projected,
+                           .dx = args.d_in,
+                           .dw = in_proj_.in(gradients)});
 }
 
 }  // namespace qdelta

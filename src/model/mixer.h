@@ -106,8 +106,9 @@ class Mixer {
 
   // Adds to the gradients of its parameters.
   struct Backward {
-    TensorView in;               // as in the forward; replaced by its gradient
+    ConstTensorView in;          // as in the forward
     ConstTensorView d_out;       // [N, hidden], of the type of activations
+    TensorView d_in;             // likewise; written
     std::span<float> gradients;  // the flat array
   };
   virtual void backward(const LayerContext& context, const Backward& args, const MixerActivations& activations,

@@ -200,12 +200,12 @@ std::unique_ptr<MixerActivations> RecurrenceMixer::plan_activations(const Device
   const DType dtype = device.activations;
   auto a = std::make_unique<Activations>();
   a->projected = take_rows(memory, rows, projected_, dtype);
-  a->qkv = take(memory, {rows, channels()}, dtype);
+  if (shape.keeps_large()) a->qkv = take(memory, {rows, channels()}, dtype);
   for (TensorView* gate : {&a->g, &a->beta, &a->lambda}) *gate = take(memory, {rows, c.value_heads()});
   if (shape.training) {
     const std::int64_t chunks = chunks_of(shape.offsets);
     a->chunk_states = take(memory, {chunks, c.value_heads(), c.head_dim, c.value_dim()}, dtype);
-    const std::size_t bytes = recurrence_saved_bytes(device, rule_, chunks * c.value_heads());
+    const std::size_t bytes = shape.keeps_large() ? recurrence_saved_bytes(device, rule_, chunks * c.value_heads()) : 0;
     a->saved = {memory.take<std::byte>(static_cast<std::int64_t>(bytes)), bytes};
   }
   a->o = take(memory, {rows, c.value_width()}, dtype);
@@ -218,6 +218,7 @@ std::unique_ptr<MixerScratch> RecurrenceMixer::plan_scratch(const Device& device
   const std::int64_t rows = shape.rows();
   const DType dtype = device.activations;
   auto s = std::make_unique<Scratch>();
+  if (!shape.keeps_large()) s->qkv = take(memory, {rows, channels()}, dtype);
   s->head_out = take(memory, {rows, c.value_width()}, dtype);
   if (!shape.training) return s;
   s->d_o = take(memory, {rows, c.value_width()}, dtype);
@@ -230,7 +231,7 @@ std::unique_ptr<MixerScratch> RecurrenceMixer::plan_scratch(const Device& device
 
 // The recurrence ------------------------------------------------------------------------------------------------------
 
-RecurrenceInputs RecurrenceMixer::inputs(const Batch& batch, const Activations& a) const {
+RecurrenceInputs RecurrenceMixer::inputs(const Batch& batch, const Activations& a, const TensorView& qkv) const {
   const ModelConfig& c = *config_;
   RecurrenceInputs in;
   in.rule = rule_;
@@ -238,9 +239,9 @@ RecurrenceInputs RecurrenceMixer::inputs(const Batch& batch, const Activations& 
   in.qk_l2norm = true;
   // Sequences of one length are the rows of a batch, others are packed.
   const std::int64_t length = batch.offsets.empty() ? 0 : batch.common_length();
-  in.q = as_heads(a.qkv, length, 0, c.num_heads, c.head_dim);
-  in.k = as_heads(a.qkv, length, c.key_width(), c.num_heads, c.head_dim);
-  in.v = as_heads(a.qkv, length, 2 * c.key_width(), c.value_heads(), c.value_dim());
+  in.q = as_heads(qkv, length, 0, c.num_heads, c.head_dim);
+  in.k = as_heads(qkv, length, c.key_width(), c.num_heads, c.head_dim);
+  in.v = as_heads(qkv, length, 2 * c.key_width(), c.value_heads(), c.value_dim());
   in.g = as_gates(a.g, length);
   in.beta = as_gates(a.beta, length);
   in.lambda = as_gates(a.lambda, length);
@@ -249,9 +250,9 @@ RecurrenceInputs RecurrenceMixer::inputs(const Batch& batch, const Activations& 
 }
 
 RecurrenceForward RecurrenceMixer::forward_args(const LayerContext& context, const Activations& a,
-                                                const TensorView& states) const {
+                                                const TensorView& qkv, const TensorView& states) const {
   RecurrenceForward args;
-  args.in = inputs(context.batch, a);
+  args.in = inputs(context.batch, a, qkv);
   args.in.h0 = states;
   args.ht = states;
   args.o = as_heads(a.o, context.batch.common_length(), 0, config_->value_heads(), config_->value_dim());
@@ -264,7 +265,7 @@ RecurrenceBackward RecurrenceMixer::backward_args(const LayerContext& context, c
                                                   const Scratch& s) const {
   const ModelConfig& c = *config_;
   RecurrenceBackward args;
-  args.in = inputs(context.batch, a);
+  args.in = inputs(context.batch, a, qkv_of(a, s));
   const std::int64_t length = context.batch.common_length();
   args.d_o = as_heads(s.d_o, length, 0, c.value_heads(), c.value_dim());
   args.chunk_states = a.chunk_states;
@@ -279,7 +280,7 @@ RecurrenceBackward RecurrenceMixer::backward_args(const LayerContext& context, c
 }
 
 RecurrenceStep RecurrenceMixer::step_args(const Activations& a, const MixerState& state) const {
-  const RecurrenceInputs in = inputs({}, a);
+  const RecurrenceInputs in = inputs({}, a, a.qkv);
   RecurrenceStep args;
   args.rule = in.rule;
   args.scale = in.scale;
@@ -296,15 +297,16 @@ RecurrenceStep RecurrenceMixer::step_args(const Activations& a, const MixerState
   return args;
 }
 
-void RecurrenceMixer::run_recurrence(const LayerContext& context, const Activations& a, const MixerState& state) const {
+void RecurrenceMixer::run_recurrence(const LayerContext& context, const Activations& a, const TensorView& qkv,
+                                     const MixerState& state) const {
   const Device& device = context.device;
   if (!state) {
-    recurrence_forward(device, forward_args(context, a, {}), context.workspace);
+    recurrence_forward(device, forward_args(context, a, qkv, {}), context.workspace);
   } else if (steps(context.batch, state)) {
     recurrence_step(device, step_args(a, state), context.workspace);
   } else {
     const AdjacentStates states(device, state.pools[kRecurrentPool], state);
-    recurrence_forward(device, forward_args(context, a, states.view()), context.workspace);
+    recurrence_forward(device, forward_args(context, a, qkv, states.view()), context.workspace);
     states.put_back();
   }
 }
@@ -346,6 +348,19 @@ ConstTensorView RecurrenceMixer::conv_weight(const Weights& weights) const {
   return conv_.exists() ? conv_.in(weights) : ones_.in(weights.constants);
 }
 
+void RecurrenceMixer::run_convolution(const LayerContext& context, const Activations& a, const TensorView& qkv,
+                                      const MixerState& state) const {
+  short_conv_forward(context.device,
+                     {.x = columns(a.projected, 0, channels()),
+                      .weight = conv_weight(context.weights),
+                      .y = qkv,
+                      .offsets = context.batch.device_offsets,
+                      .state = state ? state.pools[kConvPool] : TensorView(),
+                      .slots = state.device_slots,
+                      .bias = {}},
+                     context.workspace);
+}
+
 void RecurrenceMixer::forward(const LayerContext& context, const Forward& args, MixerActivations& activations,
                               MixerScratch& scratch, const MixerState& state) const {
   const auto& a = static_cast<const Activations&>(activations);
@@ -353,18 +368,10 @@ void RecurrenceMixer::forward(const LayerContext& context, const Forward& args, 
   const Device& device = context.device;
   const Weights& weights = context.weights;
   linear_forward(device, {.x = args.in, .w = projections_.matrix_in(weights), .y = a.projected, .add = {}});
-  short_conv_forward(device,
-                     {.x = columns(a.projected, 0, channels()),
-                      .weight = conv_weight(weights),
-                      .y = a.qkv,
-                      .offsets = context.batch.device_offsets,
-                      .state = state ? state.pools[kConvPool] : TensorView(),
-                      .slots = state.device_slots,
-                      .bias = {}},
-                     context.workspace);
+  run_convolution(context, a, qkv_of(a, s), state);
   gates_forward(device, gates(weights, a));
   fill_fixed_gates(context, a);
-  run_recurrence(context, a, state);
+  run_recurrence(context, a, qkv_of(a, s), state);
   gated_norm_forward(device, {.x = a.o,
                               .gate = columns(a.projected, gate_at_, config_->value_width()),
                               .weight = out_norm_.in(weights),
@@ -397,6 +404,7 @@ void RecurrenceMixer::backward(const LayerContext& context, const Backward& args
   linear_backward(
       device,
       {.x = s.head_out, .w = out_.matrix_in(weights), .dy = args.d_out, .dx = {}, .dw = out_.in(args.gradients)});
+  if (!a.qkv) run_convolution(context, a, s.qkv, {});
   recurrence_backward(device, backward_args(context, a, s), context.workspace);
   gates_and_conv_backward(context, args.gradients, a, s);
   projections_backward(context, args, s);
@@ -436,9 +444,11 @@ void RecurrenceMixer::projections_backward(const LayerContext& context, const Ba
     const TensorView unused = columns(s.d_projected, used_, projected_ - used_);
     copy_rows(device, {repeated(zeros_.in(context.weights.constants), unused), unused});
   }
-  const ConstTensorView w = projections_.matrix_in(context.weights);
-  linear_backward(device, {.x = args.in, .w = w, .dy = s.d_projected, .dx = {}, .dw = projections_.in(args.gradients)});
-  linear_backward(device, {.x = args.in, .w = w, .dy = s.d_projected, .dx = args.in, .dw = {}});
+  linear_backward(device, {.x = args.in,
+                           .w = projections_.matrix_in(context.weights),
+                           .dy = s.d_projected,
+                           .dx = args.d_in,
+                           .dw = projections_.in(args.gradients)});
 }
 
 }  // namespace qdelta

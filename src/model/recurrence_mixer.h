@@ -20,14 +20,15 @@ namespace qdelta {
 // [N, width] of the device's type of activations, where nothing else is said.
 struct RecurrenceActivations : MixerActivations {
   TensorView projected;        // all projections of the input, side by side
-  TensorView qkv;              // after the convolution
+  TensorView qkv;              // after the convolution; missing where it is recomputed
   TensorView g, beta, lambda;  // [N, HV] f32; whatever where the rule does not read one
   TensorView chunk_states;     // [chunks, HV, K, V]; missing outside of training
-  std::span<std::byte> saved;  // by the recurrence for its backward, likewise
+  std::span<std::byte> saved;  // by the recurrence for its backward, likewise and where it recomputes
   TensorView o;                // of the recurrence
 };
 
 struct RecurrenceScratch : MixerScratch {
+  TensorView qkv;       // where the activations do not have it
   TensorView head_out;  // the gated norm's output; in the backward its gradient, too
   TensorView d_o;       // these in training only
   TensorView d_projected, d_qkv;
@@ -70,8 +71,11 @@ class RecurrenceMixer final : public Mixer {
   void place_projections(const std::string& prefix, ParameterPlacer& placer);
   void place_constants(ParameterPlacer& placer);
 
-  [[nodiscard]] RecurrenceInputs inputs(const Batch& batch, const Activations& a) const;
-  [[nodiscard]] RecurrenceForward forward_args(const LayerContext& context, const Activations& a,
+  [[nodiscard]] static const TensorView& qkv_of(const Activations& a, const Scratch& s) {
+    return a.qkv ? a.qkv : s.qkv;
+  }
+  [[nodiscard]] RecurrenceInputs inputs(const Batch& batch, const Activations& a, const TensorView& qkv) const;
+  [[nodiscard]] RecurrenceForward forward_args(const LayerContext& context, const Activations& a, const TensorView& qkv,
                                                const TensorView& states) const;
   [[nodiscard]] RecurrenceStep step_args(const Activations& a, const MixerState& state) const;
   [[nodiscard]] RecurrenceBackward backward_args(const LayerContext& context, const Activations& a,
@@ -80,7 +84,11 @@ class RecurrenceMixer final : public Mixer {
   [[nodiscard]] ConstTensorView conv_weight(const Weights& weights) const;
   void fill_fixed_gates(const LayerContext& context, const Activations& a) const;
   // o from q, k, v and the gates: in place on the pool of states where every sequence has one token.
-  void run_recurrence(const LayerContext& context, const Activations& a, const MixerState& state) const;
+  void run_recurrence(const LayerContext& context, const Activations& a, const TensorView& qkv,
+                      const MixerState& state) const;
+  // qkv from the projections.
+  void run_convolution(const LayerContext& context, const Activations& a, const TensorView& qkv,
+                       const MixerState& state) const;
   void gates_and_conv_backward(const LayerContext& context, std::span<float> gradients, const Activations& a,
                                const Scratch& s) const;
   void projections_backward(const LayerContext& context, const Backward& args, const Scratch& s) const;

@@ -32,14 +32,14 @@ OptimizerState::OptimizerState(std::int64_t parameters) : memory(bytes_of(2 * pa
 std::span<float> OptimizerState::m() { return floats_in(memory, 0, size); }
 std::span<float> OptimizerState::v() { return floats_in(memory, size, size); }
 
-Trainer::Trainer(LanguageModel& model, const OptimizerOptions& options, const Device& device, bool recompute,
+Trainer::Trainer(LanguageModel& model, const OptimizerOptions& options, const Device& device, Recompute recompute,
                  Communicator* communicator)
     : model_(model),
       options_(options),
       device_(device),
       weights_(std::make_shared<DeviceWeights>(model, device)),
       runner_(model, weights_, device, recompute),
-      evaluation_runner_(model, weights_, device, false),
+      evaluation_runner_(model, weights_, device, Recompute::none),
       gradients_(device, bytes_of(model.layout().size)),
       workspace_(device),
       communicator_(communicator) {

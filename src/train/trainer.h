@@ -55,8 +55,8 @@ struct OptimizerState {
 class Trainer {
  public:
   // Without a communicator for one process alone. With one, what follows is collective.
-  Trainer(LanguageModel& model, const OptimizerOptions& options, const Device& device, bool recompute,
-          Communicator* communicator = nullptr);
+  Trainer(LanguageModel& model, const OptimizerOptions& options, const Device& device,
+          Recompute recompute = Recompute::none, Communicator* communicator = nullptr);
 
   // The mean loss over the loss tokens of all micro-batches, of all ranks, and one update. A rank may have none.
   StepResult step(std::span<const TokenBatch> micro_batches, float learning_rate);

@@ -32,7 +32,7 @@ struct TrainingOptions {
   int keep = 2;                   // checkpoints
   std::int64_t patience = 0;      // stop after so many evaluations without a better one; 0: never
   double target_accuracy = 0;     // stop when the validation accuracy reaches it; 0: never
-  bool recompute = false;
+  Recompute recompute = Recompute::none;
   bool resume = false;
   Device device;
   Communicator* communicator = nullptr;  // of the ranks of the run; null: one process

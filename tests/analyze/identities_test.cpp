@@ -97,7 +97,7 @@ std::unique_ptr<LanguageModel> trained(Rule rule) {
   initialise(model->layout(), 1, model->parameters());
   Device device;
   device.threads = 1;
-  Trainer trainer(*model, {}, device, false);
+  Trainer trainer(*model, {}, device);
   TokenBatch batch;
   batch.ids = random_tokens(65, 2);
   batch.targets.assign(batch.ids.begin() + 1, batch.ids.end());

@@ -35,7 +35,8 @@ TEST(Bench, Train) {
   ASSERT_EQ(result.status, 0) << result.err;
   for (const char* piece :
        {"q_delta, 2 layers of width 32, 2 heads of 16 x 32, vocabulary of 50", "parameters", "batch", "ms per step",
-        "tokens/s", "GFLOP/s", "of limit", "Threads: 1", "matrix product", "train.json"}) {
+        "tokens/s", "GFLOP/s", "of limit", "Threads: 1", "matrix product", "train.json", "ms by kind of work",
+        "products", "recurrence", "norms", "convolution", "mlp", "loss", "optimizer", "between them"}) {
     EXPECT_TRUE(contains(result.out, piece)) << piece << " in " << result.out;
   }
   const nlohmann::json json = nlohmann::json::parse(read_file(file));
@@ -53,6 +54,14 @@ TEST(Bench, Train) {
     EXPECT_EQ(row.at("batch"), i + 1);
     EXPECT_EQ(row.at("tokens"), 20);
     EXPECT_GT(row.at("limit"), 0.0);
+    // Every kind of work has a share of the step, and together they are no more than it.
+    double sum = 0;
+    for (const auto& [kind, seconds] : row.at("timed_step").at("by_work").items()) {
+      EXPECT_GT(seconds.get<double>(), 0.0) << kind;
+      sum += seconds.get<double>();
+    }
+    EXPECT_LE(sum, row.at("timed_step").at("seconds").get<double>());
+    EXPECT_EQ(row.at("peak_gpu_bytes"), 0);
     const double speed = row.at("tokens_per_s");
     EXPECT_NEAR(speed * row.at("seconds_per_step").get<double>(), 20.0 * static_cast<double>(i + 1), 1e-6);
     EXPECT_NEAR(row.at("flop_per_s").get<double>() / (speed * flop), 1.0, 1e-6);

@@ -109,8 +109,8 @@ TEST(ModelInfo, MemoryIsWhatTheEngineTakes) {
     EXPECT_EQ(json.at("weight_bytes"), model.parameters().size_bytes());
     const nlohmann::json& training = json.at("training");
     EXPECT_EQ(training.at("optimizer_bytes"), OptimizerState(model.layout().size).memory.size());
-    const std::size_t kept = ModelRunner::training_bytes(model.layout(), {}, 3, 100, false);
-    const std::size_t recomputed = ModelRunner::training_bytes(model.layout(), {}, 3, 100, true);
+    const std::size_t kept = ModelRunner::training_bytes(model.layout(), {}, 3, 100, Recompute::none);
+    const std::size_t recomputed = ModelRunner::training_bytes(model.layout(), {}, 3, 100, Recompute::all);
     EXPECT_EQ(training.at("activation_bytes"), kept);
     EXPECT_EQ(training.at("activation_bytes_recomputed"), recomputed);
     EXPECT_LT(recomputed, kept);

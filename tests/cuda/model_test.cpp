@@ -33,7 +33,7 @@ struct LossAndGradients {
 };
 
 LossAndGradients gradients_on(const Device& device, const LanguageModel& model, const ModelInput& input,
-                              std::span<const std::int32_t> targets, bool recompute = false) {
+                              std::span<const std::int32_t> targets, Recompute recompute = Recompute::none) {
   LossAndGradients result;
   result.gradients.resize(static_cast<std::size_t>(model.layout().size));
   DeviceBuffer there(device, result.gradients.size() * sizeof(float));
@@ -59,7 +59,7 @@ TEST_F(ModelOnGpu, GoldenModelsInFloat32) {
   for (const char* name : kGoldenModels) {
     const RecordedModel golden(name);
     EXPECT_LT(golden.logits_error(logits_on(device(DType::f32), *golden.model, golden.input())), 1e-4) << name;
-    for (const bool recompute : {false, true}) {
+    for (const Recompute recompute : {Recompute::none, Recompute::some, Recompute::all}) {
       const auto got = gradients_on(device(DType::f32), *golden.model, golden.input(), golden.targets, recompute);
       EXPECT_NEAR(got.loss, golden.loss(), 1e-5 * golden.loss()) << name;
       const auto [error, tensor] = golden.worst_gradient(got.gradients);
@@ -145,7 +145,7 @@ std::vector<double> training_losses(const Device& device, std::string_view mixer
   config.initializer_range = 0.02;  // as in training, where rounding does not grow
   LanguageModel model(config);
   initialise(model.layout(), 1, model.parameters());
-  Trainer trainer(model, OptimizerOptions{}, device, false);
+  Trainer trainer(model, OptimizerOptions{}, device);
   const std::string text = "the quick brown fox jumps over the lazy dog and then sleeps until the evening comes ";
   const std::vector<std::int32_t> ids = bytes_of(text);
   std::vector<double> losses;

@@ -20,8 +20,8 @@ inline void expect_steps_as_alone(const Device& device, std::string_view mixer, 
   Sampler sampler(device, 5, model->config().vocab_size);
   DecodeStep step(*model, weights, together, sampler, 4);
   for (std::int64_t slot = 0; slot < 5; ++slot) sampler.start(slot, {.options = {.temperature = 0}}, {});
-  ModelRunner one(*model, weights, device, false);
-  ModelRunner other(*model, weights, device, false);  // reads a prompt in between, as a server does
+  ModelRunner one(*model, weights, device);
+  ModelRunner other(*model, weights, device);  // reads a prompt in between, as a server does
   Random random(4);
   // Every size several times, because the second time is the one that a GPU captures.
   const std::vector<std::vector<std::int64_t>> batches{

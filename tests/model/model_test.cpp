@@ -21,7 +21,7 @@ class GoldenModel : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GoldenModel, LogitsLossAndEveryGradientAgree) {
   const testing::RecordedModel golden(GetParam());
-  for (const bool recompute : {false, true}) {
+  for (const Recompute recompute : {Recompute::none, Recompute::some, Recompute::all}) {
     ModelRunner runner(*golden.model, {2}, recompute);
     Tensor logits(DType::f32, {static_cast<std::int64_t>(golden.ids.size()), golden.model->config().vocab_size});
     runner.logits(golden.input(), logits.view());
@@ -206,16 +206,17 @@ TEST_P(EveryMixer, ThreadsAndRecomputationDoNotChangeABit) {
   LanguageModel model(config);
   initialise(model.layout(), 3, model.parameters());
   const TokenCase batch(5, config.vocab_size, {300, 7, 150});
-  const auto gradients_with = [&](int threads, bool recompute) {
+  const auto gradients_with = [&](int threads, Recompute recompute) {
     ModelRunner runner(model, {threads}, recompute);
     std::vector<float> gradients(static_cast<std::size_t>(model.layout().size));
     runner.loss_and_gradients(batch.input(), batch.targets, gradients);
     return gradients;
   };
-  const std::vector<float> one = gradients_with(1, false);
-  EXPECT_EQ(gradients_with(2, false), one);
-  EXPECT_EQ(gradients_with(3, false), one);
-  EXPECT_EQ(gradients_with(2, true), one);
+  const std::vector<float> one = gradients_with(1, Recompute::none);
+  EXPECT_EQ(gradients_with(2, Recompute::none), one);
+  EXPECT_EQ(gradients_with(3, Recompute::none), one);
+  EXPECT_EQ(gradients_with(2, Recompute::all), one);
+  EXPECT_EQ(gradients_with(2, Recompute::some), one);
 }
 
 TEST(Model, PiecesOfABatchAddUp) {

@@ -35,7 +35,7 @@ TEST_F(Evaluation, IsTheMeanOverAllCountedTokens) {
   ASSERT_EQ(batches.size(), 2U);  // of 3 and 2 rows: a mean of means would differ
   batches[0].targets[4] = -1;
   batches[0].loss_tokens -= 1;
-  Trainer trainer(model_, {}, {1}, false);
+  Trainer trainer(model_, {}, {1});
   const EvaluationResult result = trainer.evaluate(batches);
   ModelRunner runner(model_, {1});
   double sum = 0;

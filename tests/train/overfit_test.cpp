@@ -40,7 +40,7 @@ TEST_P(EveryMixer, LearnsABatchByHeart) {
   config.intermediate_size = 64;
   LanguageModel model(config);
   initialise(model.layout(), 1, model.parameters());
-  Trainer trainer(model, {.weight_decay = 0}, {1}, false);
+  Trainer trainer(model, {.weight_decay = 0}, {1});
   const std::vector<TokenBatch> micro_batches{random_batch()};
 
   double loss = trainer.evaluate(micro_batches).loss;

@@ -12,7 +12,7 @@ constexpr std::int64_t kSteps = 12;
 
 struct Settings {
   std::int64_t accumulate = 1;
-  bool recompute = false;
+  Recompute recompute = Recompute::none;
   RowOptions row = ShardsOfSteps::kRow;
   std::int64_t save_every = 0;
   std::string_view mixer = "q_delta";
@@ -68,12 +68,12 @@ TEST_F(Resume, OfMamba) { expect_exact({.mixer = "mamba"}); }
 TEST_F(Resume, OfLayersThatDiffer) { expect_exact({.mixer = kHybrid}); }
 
 TEST_F(Resume, OfLayersThatDifferWithRecomputation) {
-  expect_exact({.accumulate = 2, .recompute = true, .mixer = kHybrid});
+  expect_exact({.accumulate = 2, .recompute = Recompute::all, .mixer = kHybrid});
 }
 
 TEST_F(Resume, WithGradientAccumulation) { expect_exact({.accumulate = 3}); }
 
-TEST_F(Resume, WithRecomputation) { expect_exact({.accumulate = 2, .recompute = true}); }
+TEST_F(Resume, WithRecomputation) { expect_exact({.accumulate = 2, .recompute = Recompute::all}); }
 
 TEST_F(Resume, WithSequencesCutAtDocumentsAndContexts) {
   expect_exact({.row = {.seq_len = 32, .reset_at_documents = true, .context_len = 11}});
@@ -95,7 +95,7 @@ TEST_F(Resume, WithOtherNumbersOfThreads) {
 
 TEST_F(Resume, RecomputationChangesNothing) {
   static_cast<void>(run("kept", {}));
-  static_cast<void>(run("recomputed", {.recompute = true}));
+  static_cast<void>(run("recomputed", {.recompute = Recompute::all}));
   expect_same(numbers_of(folder_.file("recomputed")), numbers_of(folder_.file("kept")));
 }
 

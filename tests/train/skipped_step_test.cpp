@@ -21,7 +21,7 @@ class SkippedStep : public ::testing::Test {
 };
 
 TEST_F(SkippedStep, LeavesParametersAndMomentsAlone) {
-  Trainer trainer(model_, {}, {1}, false);
+  Trainer trainer(model_, {}, {1});
   const auto source = shards_.source();
   const std::vector<TokenBatch> micro_batches{source->next()};
   EXPECT_FALSE(trainer.step(micro_batches, 1e-3F).skipped);

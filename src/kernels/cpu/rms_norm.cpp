@@ -1,7 +1,7 @@
 // rms_norm:    y = w x s,  s = 1 / sqrt(mean x^2 + eps)
-//   backward:  dx += s (w dy - x s^2 mean(w dy x)),   dw += sum over rows of dy x s
+//   backward:  with n = x s = y / w: dx += s (w dy - n mean(dy y)),   dw += sum over rows of dy n
 // gated_norm, per head of width V:  y = w x s silu(z);  without z: y = w x s
-//   backward:  with e = dy silu(z) in the place of dy: dx, dw as above;   dz = dy w x s silu'(z)
+//   backward:  with e = dy silu(z): dx = s (w e - x s^2 mean(w e x)),   dw += sum of e x s,   dz = dy w x s silu'(z)
 //              silu'(z) = sigmoid(z) (1 + z (1 - sigmoid(z)))
 #include "core/threads.h"
 #include "kernels/cpu/layers.h"
@@ -25,31 +25,37 @@ HWY_INLINE float InverseRms(const float* x, std::int64_t width, float epsilon) {
   return 1.0F / std::sqrt(hn::GetLane(hn::SumOfLanes(d, sum)) / static_cast<float>(width) + epsilon);
 }
 
+// Weights that can be divided by. Beyond the last of them LoadN gives zeros, so that those quotients are finite, too.
+HWY_INLINE Vector LoadNormWeight(const float* weight, std::int64_t n) {
+  const Vector least = hn::Set(Floats(), kLeastNormWeight);
+  const Vector w = LoadN(weight, n);
+  return hn::IfThenElse(hn::Lt(hn::Abs(w), least), least, w);
+}
+
 float NormRow(const float* x, const float* weight, float* y, std::int64_t width, float epsilon) {
   const Floats d;
   const float s = InverseRms(x, width, epsilon);
   ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
-    StoreN(hn::Mul(hn::Mul(LoadN(x + i, n), hn::Set(d, s)), LoadN(weight + i, n)), y + i, n);
+    StoreN(hn::Mul(hn::Mul(LoadN(x + i, n), hn::Set(d, s)), LoadNormWeight(weight + i, n)), y + i, n);
   });
   return s;
 }
 
 // dx += ..., dweight += ... for one row.
-void NormRowBackward(const float* x, const float* weight, float s, const float* dy, float* dx, float* dweight,
+void NormRowBackward(const float* y, const float* weight, float s, const float* dy, float* dx, float* dweight,
                      std::int64_t width) {
   const Floats d;
   Vector sum = hn::Zero(d);
+  ForVectors(width, [&](std::int64_t i, std::int64_t n)
+                        HWY_ATTR { sum = hn::MulAdd(LoadN(dy + i, n), LoadN(y + i, n), sum); });
+  const float along = hn::GetLane(hn::SumOfLanes(d, sum)) / static_cast<float>(width);
   ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
-    sum = hn::MulAdd(hn::Mul(LoadN(weight + i, n), LoadN(dy + i, n)), LoadN(x + i, n), sum);
-  });
-  const float along = hn::GetLane(hn::SumOfLanes(d, sum)) / static_cast<float>(width) * s * s;
-  ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
-    const Vector vx = LoadN(x + i, n);
+    const Vector w = LoadNormWeight(weight + i, n);
+    const Vector normed = hn::Div(LoadN(y + i, n), w);
     const Vector vdy = LoadN(dy + i, n);
-    const Vector wdy = hn::Mul(LoadN(weight + i, n), vdy);
-    const Vector change = hn::NegMulAdd(vx, hn::Set(d, along), wdy);
+    const Vector change = hn::NegMulAdd(normed, hn::Set(d, along), hn::Mul(w, vdy));
     StoreN(hn::MulAdd(change, hn::Set(d, s), LoadN(dx + i, n)), dx + i, n);
-    StoreN(hn::MulAdd(hn::Mul(vdy, vx), hn::Set(d, s), LoadN(dweight + i, n)), dweight + i, n);
+    StoreN(hn::MulAdd(vdy, normed, LoadN(dweight + i, n)), dweight + i, n);
   });
 }
 
@@ -128,22 +134,22 @@ void rms_norm_forward(const Device& device, const RmsNormForward& args) {
 }
 
 std::size_t rms_norm_backward_workspace(const RmsNormBackward& args) {
-  return RowSums(args.x.extent(0), args.x.extent(1)).bytes();
+  return RowSums(args.y.extent(0), args.y.extent(1)).bytes();
 }
 
 void rms_norm_backward(const Device& device, const RmsNormBackward& args, std::span<std::byte> workspace) {
-  check_matrix(args.x, "x");
+  check_matrix(args.y, "y");
   check_matrix(args.dy, "dy");
   check_matrix(args.dx, "dx");
-  const std::int64_t rows = args.x.extent(0);
-  const std::int64_t width = args.x.extent(1);
+  const std::int64_t rows = args.y.extent(0);
+  const std::int64_t width = args.y.extent(1);
   check_vector(args.weight, width, "weight");
   check_vector(args.dweight, width, "dweight");
   check_vector(args.inverse_rms, rows, "inverse_rms");
   const auto run = HWY_DYNAMIC_DISPATCH(NormRowBackward);
   auto* partial = reinterpret_cast<float*>(workspace.data());
   sum_over_rows(device, {rows, width}, partial, floats(args.dweight), [&](std::int64_t r, float* sums) {
-    run(floats(args.x) + r * args.x.step(0), floats(args.weight), floats(args.inverse_rms)[r],
+    run(floats(args.y) + r * args.y.step(0), floats(args.weight), floats(args.inverse_rms)[r],
         floats(args.dy) + r * args.dy.step(0), floats(args.dx) + r * args.dx.step(0), sums, width);
   });
 }

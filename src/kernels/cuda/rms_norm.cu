@@ -1,9 +1,11 @@
 // rms_norm:    y = w x s,  s = 1 / sqrt(mean x^2 + eps)
-//   backward:  dx += s (w dy - x s^2 mean(w dy x)),   dw += sum over rows of dy x s
+//   backward:  with n = x s = y / w: dx += s (w dy - n mean(dy y)),   dw += sum over rows of dy n
 // gated_norm, per head of width V:  y = w x s silu(z);  without z: y = w x s
-//   backward:  with e = dy silu(z) in the place of dy: dx, dw as above;   dz = dy w x s silu'(z)
-// One kernel serves both: rms_norm has one head and no gate. A warp, or for wide rows a block, holds a row in
-// registers, so that each element is read once. In the backward a block has several rows, for its partial sum of dw.
+//   backward:  with e = dy silu(z) and n = x s: dx = s (w e - n mean(w e n)),   dw += sum of e n,   dz = dy w n
+//   silu'(z)
+// One kernel serves both: rms_norm has one head and no gate, and its backward has n from y. A warp, or for wide rows a
+// block, holds a row in registers, so that each element is read once. In the backward a block has several rows, for its
+// partial sum of dw.
 #include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
 
@@ -33,6 +35,8 @@ void dispatch_backward(std::int64_t width, const Body& body) {
   if (width <= 4096) return body(RowPartition<512, 8, 512>());
   body(RowPartition<1024, 8, 1024>());
 }
+
+__device__ float norm_weight(float weight) { return fabsf(weight) < kLeastNormWeight ? kLeastNormWeight : weight; }
 
 template <class X, class Y>
 struct NormForwardArgs {
@@ -81,7 +85,7 @@ __global__ __launch_bounds__(kBlockThreads) void norm_forward_kernel(NormForward
     float y[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      y[i] = x[p][i] * s * w[i];
+      y[i] = x[p][i] * s * norm_weight(w[i]);
       if constexpr (Gated) y[i] *= z[p][i] * sigmoid(z[p][i]);
     }
     a.y.template store<N>(n, first + c, y);
@@ -91,8 +95,8 @@ __global__ __launch_bounds__(kBlockThreads) void norm_forward_kernel(NormForward
 
 template <class X, class DY, class DX>
 struct NormBackwardArgs {
-  Rows<X> x, gate;
-  const float *weight, *inverse_rms;  // inverse_rms null: recomputed
+  Rows<X> x, gate;                    // x: in rms_norm the forward's y
+  const float *weight, *inverse_rms;  // inverse_rms of rms_norm; else recomputed
   Rows<DY> dy;
   Rows<DX> dx, dgate, y;  // y: the forward recomputed; optional
   Rows<bf16> rounded;     // dx in bf16; optional
@@ -102,8 +106,8 @@ struct NormBackwardArgs {
   float epsilon;
 };
 
-// Accumulate: dx += instead of dx =.
-template <class X, class DY, class DX, int N, class RowPartition, bool Gated, bool Accumulate>
+// RmsNorm: dx += instead of dx =, and x is what the forward made of it.
+template <class X, class DY, class DX, int N, class RowPartition, bool Gated, bool RmsNorm>
 __global__ __launch_bounds__(
     RowPartition::kThreadsOfBlock,
     (RowPartition::kRows > 1 ? 1024 : 768) /
@@ -129,14 +133,14 @@ __global__ __launch_bounds__(
   const auto load = [&](Row& of, unsigned row) {
     of.n = row / a.heads;
     of.first = static_cast<int>(row - of.n * a.heads) * a.width;
-    if (a.inverse_rms != nullptr) of.inverse_rms = a.inverse_rms[row];
+    if constexpr (RmsNorm) of.inverse_rms = a.inverse_rms[row];
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       if (column(p) >= a.width) continue;
       of.x[p] = a.x.template load<N>(of.n, of.first + column(p));
       of.dy[p] = a.dy.template load<N>(of.n, of.first + column(p));
       if constexpr (Gated) of.z[p] = a.gate.template load<N>(of.n, of.first + column(p));
-      if constexpr (Accumulate) of.dx[p] = a.dx.template load<N>(of.n, of.first + column(p));
+      if constexpr (RmsNorm) of.dx[p] = a.dx.template load<N>(of.n, of.first + column(p));
     }
   };
 
@@ -150,6 +154,7 @@ __global__ __launch_bounds__(
     if (kPrefetch && row + RowPartition::kRows < end) load(next, row + RowPartition::kRows);
     float squares = 0;
     float dot = 0;
+    float sigmoids[Gated ? RowPartition::kPerThread : 1];  // of the gate
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       if (column(p) >= a.width) continue;
@@ -158,18 +163,22 @@ __global__ __launch_bounds__(
       for (int i = 0; i < N; ++i) {
         const float x = now.x[p][i];
         float e = now.dy[p][i];
-        if constexpr (Gated) e *= now.z[p][i] * sigmoid(now.z[p][i]);
+        if constexpr (Gated) {
+          sigmoids[p * N + i] = sigmoid(now.z[p][i]);
+          e *= now.z[p][i] * sigmoids[p * N + i];
+        }
         squares += x * x;
-        dot += w[i] * e * x;
+        dot += RmsNorm ? e * x : w[i] * e * x;
       }
     }
     dot = block_sum<RowPartition::kThreads>(dot, sums[0]);
+    dot /= static_cast<float>(a.width);
     float s = now.inverse_rms;
-    if (a.inverse_rms == nullptr) {
+    if constexpr (!RmsNorm) {
       squares = block_sum<RowPartition::kThreads>(squares, sums[1]);
       s = 1.0F / sqrtf(squares / static_cast<float>(a.width) + a.epsilon);
+      dot *= s;
     }
-    dot = dot / static_cast<float>(a.width) * s * s;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       if (column(p) >= a.width) continue;
@@ -179,25 +188,25 @@ __global__ __launch_bounds__(
       float y[N];
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        const float x = now.x[p][i];
+        const float n = now.x[p][i] * (RmsNorm ? fast_reciprocal(norm_weight(w[i])) : s);
         float e = now.dy[p][i];
         if constexpr (Gated) {
           const float z = now.z[p][i];
-          const float sig = sigmoid(z);
-          dz[i] = e * (x * s * w[i]) * silu_derivative(z, sig);
+          const float sig = sigmoids[p * N + i];
+          dz[i] = e * (n * w[i]) * silu_derivative(z, sig);
           e *= z * sig;
-          y[i] = x * s * w[i] * (z * sig);
+          y[i] = n * w[i] * (z * sig);
         } else {
-          y[i] = x * s * w[i];
+          y[i] = n * w[i];
         }
-        dx[i] = s * (w[i] * e - x * dot);
-        if constexpr (Accumulate) dx[i] += now.dx[p][i];
-        dw[p * N + i] += e * x * s;
+        dx[i] = s * (w[i] * e - n * dot);
+        if constexpr (RmsNorm) dx[i] += now.dx[p][i];
+        dw[p * N + i] += e * n;
       }
       a.dx.template store<N>(now.n, now.first + column(p), dx);
       if constexpr (Gated) a.dgate.template store<N>(now.n, now.first + column(p), dz);
-      if (!Accumulate && a.y.data != nullptr) a.y.template store<N>(now.n, now.first + column(p), y);
-      if (Accumulate && a.rounded.data != nullptr) a.rounded.template store<N>(now.n, now.first + column(p), dx);
+      if (!RmsNorm && a.y.data != nullptr) a.y.template store<N>(now.n, now.first + column(p), y);
+      if (RmsNorm && a.rounded.data != nullptr) a.rounded.template store<N>(now.n, now.first + column(p), dx);
     }
   }
 
@@ -253,7 +262,7 @@ void launch_forward(const Context& context, const ConstTensorView& x, const Cons
   });
 }
 
-template <class X, class DY, class DX, bool Gated, bool Accumulate>
+template <class X, class DY, class DX, bool Gated, bool RmsNorm>
 void launch_backward(const Context& context, const GatedNormBackward& args, const ConstTensorView& inverse_rms,
                      const TensorView& rounded, std::span<std::byte> workspace) {
   const std::int64_t width = args.weight.shape.elements();
@@ -277,7 +286,7 @@ void launch_backward(const Context& context, const GatedNormBackward& args, cons
                                       .width = static_cast<int>(width),
                                       .epsilon = args.epsilon};
   dispatch_backward(width, [&](auto partition) {
-    norm_backward_kernel<X, DY, DX, kVectorWidth<X, DY, DX>, decltype(partition), Gated, Accumulate>
+    norm_backward_kernel<X, DY, DX, kVectorWidth<X, DY, DX>, decltype(partition), Gated, RmsNorm>
         <<<static_cast<unsigned>(blocks), decltype(partition)::kThreadsOfBlock, 0, context.stream()>>>(a);
     check_launch("norm_backward");
   });
@@ -316,34 +325,34 @@ void rms_norm_forward(const Context& context, const RmsNormForward& args) {
 }
 
 void rms_norm_backward(const Context& context, const RmsNormBackward& args, std::span<std::byte> workspace) {
-  const std::int64_t rows = check_norm(args.x, args.x.extent(1));
-  check_matrix(args.dy, args.x.shape, "dy");
-  check_matrix(args.dx, args.x.shape, "dx");
-  check_vector(args.weight, args.x.extent(1), "weight");
-  check_vector(args.dweight, args.x.extent(1), "dweight");
+  const std::int64_t rows = check_norm(args.y, args.y.extent(1));
+  check_matrix(args.dy, args.y.shape, "dy");
+  check_matrix(args.dx, args.y.shape, "dx");
+  check_vector(args.weight, args.y.extent(1), "weight");
+  check_vector(args.dweight, args.y.extent(1), "dweight");
   check_vector(args.inverse_rms, rows, "inverse_rms");
   if (args.rounded) {
-    check_matrix(args.rounded, args.x.shape, "rounded");
+    check_matrix(args.rounded, args.y.shape, "rounded");
     require(args.rounded.dtype == DType::bf16, "rms_norm: rounded is {}, not BF16", name_of(args.rounded.dtype));
   }
   check_workspace(workspace, rms_norm_backward_workspace(args));
   if (rows == 0) return;
   const GatedNormBackward ungated{
-      .x = args.x, .weight = args.weight, .dy = args.dy, .dx = args.dx, .dweight = args.dweight, .epsilon = 0.0F};
-  const auto run = [&](auto x, auto dy, auto dx) {
-    launch_backward<typename decltype(x)::type, typename decltype(dy)::type, typename decltype(dx)::type, false, true>(
+      .x = args.y, .weight = args.weight, .dy = args.dy, .dx = args.dx, .dweight = args.dweight, .epsilon = 0.0F};
+  const auto run = [&](auto y, auto dy, auto dx) {
+    launch_backward<typename decltype(y)::type, typename decltype(dy)::type, typename decltype(dx)::type, false, true>(
         context, ungated, args.inverse_rms, args.rounded, workspace);
   };
-  const bool narrow = args.x.dtype == DType::bf16 && args.dy.dtype == DType::bf16 && args.dx.dtype == DType::bf16;
-  if (!aligned(narrow ? 8 : 4, {args.x, args.weight, args.dy, args.dx, args.rounded}))
+  const bool narrow = args.y.dtype == DType::bf16 && args.dy.dtype == DType::bf16 && args.dx.dtype == DType::bf16;
+  if (!aligned(narrow ? 8 : 4, {args.y, args.weight, args.dy, args.dx, args.rounded}))
     return run(TypeTag<RuntimeType>(), TypeTag<RuntimeType>(), TypeTag<RuntimeType>());
-  dispatch_dtype(args.x.dtype, [&](auto x) {
-    dispatch_dtype(args.dy.dtype, [&](auto dy) { dispatch_dtype(args.dx.dtype, [&](auto dx) { run(x, dy, dx); }); });
+  dispatch_dtype(args.y.dtype, [&](auto y) {
+    dispatch_dtype(args.dy.dtype, [&](auto dy) { dispatch_dtype(args.dx.dtype, [&](auto dx) { run(y, dy, dx); }); });
   });
 }
 
 std::size_t rms_norm_backward_workspace(const RmsNormBackward& args) {
-  return partials_bytes(args.x.extent(0), args.x.extent(1));
+  return partials_bytes(args.y.extent(0), args.y.extent(1));
 }
 
 void gated_norm_forward(const Context& context, const GatedNormForward& args) {
