@@ -96,7 +96,7 @@ DemoResult train_one(Rule rule, const DemoFlags& flags, const Device& device, co
   const TrainingOutcome outcome = run_training(model, source, validation, options, stop, progress);
 
   DemoResult result{rule, model.layout().parameters(), {}, {}, outcome.checkpoint};
-  Trainer tester(model, {}, options.device, false);
+  Trainer tester(model, {}, options.device);
   for (const MqarTask& task : kTested)
     result.accuracy.push_back(tester.evaluate(examples_of(task, test_seed)).accuracy);
   result.log = read_run_log((std::filesystem::path(run) / kRunLogName).string());
