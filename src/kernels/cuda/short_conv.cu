@@ -260,15 +260,15 @@ struct ConvBackwardArgs {
   int rows, tile, taps;
 };
 
-template <class T, int W, int N, bool Biased>
-__global__ __launch_bounds__(kConvThreads, 6) void conv_backward_kernel(ConvBackwardArgs<T> a) {
+template <class T, int W, int N>
+__global__ __launch_bounds__(kConvThreads, 4) void conv_backward_kernel(ConvBackwardArgs<T> a) {
   __shared__ typename Weights<W, N>::Stage stage;
   // Adjacent blocks have adjacent channels of the same tokens, so that whole rows are read together.
   const unsigned columns =
       static_cast<unsigned>((a.channels + Weights<W, N>::kChannels - 1) / Weights<W, N>::kChannels);
   const auto tile = static_cast<int>(blockIdx.x / columns);
   const std::int64_t first_channel = std::int64_t{blockIdx.x % columns} * Weights<W, N>::kChannels;
-  const Weights<W, N> weights(a.weight, Biased ? a.bias : nullptr, first_channel, a.channels, a.taps, stage);
+  const Weights<W, N> weights(a.weight, a.bias, first_channel, a.channels, a.taps, stage);
   const std::int64_t c = first_channel + threadIdx.x * N;
   if (c >= a.channels) return;
   const int tile_begin = tile * a.tile;
@@ -286,28 +286,16 @@ __global__ __launch_bounds__(kConvThreads, 6) void conv_backward_kernel(ConvBack
     du.clear();
     // du of the segment, and of the W - 1 tokens after it, which dx needs; zero beyond the sequence.
     const int stop = min(sequence_end, end + W - 1);
-    // The next group is loaded while this one is computed.
-    Pack<T, N> next_x[kTokensInFlight];
-    Pack<T, N> next_dy[kTokensInFlight];
-    const auto load = [&](int t0) {
-#pragma unroll
-      for (int k = 0; k < kTokensInFlight; ++k) {
-        if (t0 + k >= stop) continue;
-        next_x[k] = a.x.template load<N>(t0 + k, c);
-        next_dy[k] = a.dy.template load<N>(t0 + k, c);
-      }
-    };
-    load(begin);
     for (int t0 = begin; t0 < end + W - 1; t0 += kTokensInFlight) {
-      Pack<T, N> x[kTokensInFlight];
-      Pack<T, N> dy[kTokensInFlight];
-#pragma unroll
-      for (int k = 0; k < kTokensInFlight; ++k) {
-        x[k] = next_x[k];
-        dy[k] = next_dy[k];
-      }
-      load(t0 + kTokensInFlight);
       const auto group = [&](auto whole) {
+        Pack<T, N> x[kTokensInFlight];
+        Pack<T, N> dy[kTokensInFlight];
+#pragma unroll
+        for (int k = 0; k < kTokensInFlight; ++k) {
+          if (!whole.value && t0 + k >= stop) continue;
+          x[k] = a.x.template load<N>(t0 + k, c);
+          dy[k] = a.dy.template load<N>(t0 + k, c);
+        }
 #pragma unroll
         for (int k = 0; k < kTokensInFlight; ++k) {
           const int t = t0 + k;
@@ -321,9 +309,7 @@ __global__ __launch_bounds__(kConvThreads, 6) void conv_backward_kernel(ConvBack
             for (int i = 0; i < N; ++i) du_t[i] = dy[k][i] * silu_derivative(u[i], sigmoid(u[i]));
             if (whole.value || t < end) {
 #pragma unroll
-              for (int i = 0; i < N; ++i) {
-                if constexpr (Biased) dbias[i] += du_t[i];
-              }
+              for (int i = 0; i < N; ++i) dbias[i] += du_t[i];
 #pragma unroll
               for (int j = 0; j < W; ++j) {
 #pragma unroll
@@ -358,7 +344,7 @@ __global__ __launch_bounds__(kConvThreads, 6) void conv_backward_kernel(ConvBack
   float* out = a.partials + (tile * a.channels + c) * a.taps;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    if constexpr (Biased) a.bias_partials[tile * a.channels + c + i] = dbias[i];
+    if (a.bias != nullptr) a.bias_partials[tile * a.channels + c + i] = dbias[i];
     if (W == 4 && a.taps == 4) {
       reinterpret_cast<float4*>(out)[i] = {dw[0][i], dw[1 % W][i], dw[2 % W][i], dw[3 % W][i]};
       continue;
@@ -377,7 +363,7 @@ void dispatch_conv(DType dtype, std::int64_t taps, bool vectors, const Body& bod
   const auto with_access = [&](auto width) {
     if constexpr (decltype(width)::value <= 4) {
       if (vectors && dtype == DType::bf16) return body(TypeTag<bf16>(), width, std::integral_constant<int, Wide>());
-      if (vectors) return body(TypeTag<float>(), width, std::integral_constant<int, Wide>());
+      if (vectors) return body(TypeTag<float>(), width, std::integral_constant<int, 4>());
     }
     body(TypeTag<RuntimeType>(), width, std::integral_constant<int, 1>());
   };
@@ -493,7 +479,7 @@ void short_conv_backward(const Context& context, const ShortConvBackward& args, 
   const std::int64_t tiles = partial_count(rows, kMinBackwardTile);
   auto* partials = reinterpret_cast<float*>(workspace.data());
   float* bias_partials = partials + tiles * channels * taps;
-  dispatch_conv<2>(args.x.dtype, taps, aligned(4, {args.x, args.dy, args.dx}), [&](auto type, auto width, auto access) {
+  dispatch_conv<4>(args.x.dtype, taps, aligned(4, {args.x, args.dy, args.dx}), [&](auto type, auto width, auto access) {
     using T = typename decltype(type)::type;
     constexpr int W = decltype(width)::value;
     constexpr int N = decltype(access)::value;
@@ -509,9 +495,9 @@ void short_conv_backward(const Context& context, const ShortConvBackward& args, 
                                 .rows = static_cast<int>(rows),
                                 .tile = static_cast<int>(ceil_div(rows, tiles)),
                                 .taps = static_cast<int>(taps)};
-    const auto kernel = args.bias ? conv_backward_kernel<T, W, N, true> : conv_backward_kernel<T, W, N, false>;
-    kernel<<<static_cast<unsigned>(tiles) * blocks_for(channels, kConvThreads * N), kConvThreads, 0,
-             context.stream()>>>(a);
+    conv_backward_kernel<T, W, N>
+        <<<static_cast<unsigned>(tiles) * blocks_for(channels, kConvThreads * N), kConvThreads, 0, context.stream()>>>(
+            a);
     check_launch("short_conv_backward");
   });
   add_partials(context, partials, tiles, channels * taps, floats(args.dweight));
