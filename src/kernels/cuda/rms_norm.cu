@@ -154,7 +154,6 @@ __global__ __launch_bounds__(
     if (kPrefetch && row + RowPartition::kRows < end) load(next, row + RowPartition::kRows);
     float squares = 0;
     float dot = 0;
-    float sigmoids[Gated ? RowPartition::kPerThread : 1];  // of the gate
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       if (column(p) >= a.width) continue;
@@ -163,10 +162,7 @@ __global__ __launch_bounds__(
       for (int i = 0; i < N; ++i) {
         const float x = now.x[p][i];
         float e = now.dy[p][i];
-        if constexpr (Gated) {
-          sigmoids[p * N + i] = sigmoid(now.z[p][i]);
-          e *= now.z[p][i] * sigmoids[p * N + i];
-        }
+        if constexpr (Gated) e *= now.z[p][i] * sigmoid(now.z[p][i]);
         squares += x * x;
         dot += RmsNorm ? e * x : w[i] * e * x;
       }
@@ -192,7 +188,7 @@ __global__ __launch_bounds__(
         float e = now.dy[p][i];
         if constexpr (Gated) {
           const float z = now.z[p][i];
-          const float sig = sigmoids[p * N + i];
+          const float sig = sigmoid(z);
           dz[i] = e * (n * w[i]) * silu_derivative(z, sig);
           e *= z * sig;
           y[i] = n * w[i] * (z * sig);
