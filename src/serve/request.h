@@ -36,6 +36,7 @@ inline constexpr std::size_t kLongestStop = 1024;  // bytes
 
 using Prompt = std::variant<std::string, std::vector<std::int32_t>>;
 
+// NOLINTNEXTLINE(bugprone-exception-escape): moving JSON is not declared noexcept.
 struct CompletionRequest {
   std::vector<Prompt> prompts;           // of a chat none, until its messages have been rendered
   nlohmann::ordered_json messages;       // of a chat

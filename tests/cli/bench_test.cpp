@@ -1,4 +1,5 @@
-// `qdelta bench train` and `bench generate` on models so small that only the shape of the results is worth a look.
+// `qdelta bench train`, `bench generate` and `bench serve` on models so small that only the shape of the results is
+// worth a look.
 #include <nlohmann/json.hpp>
 
 #include "training_testing.h"
@@ -120,6 +121,44 @@ TEST(Bench, Generate) {
     EXPECT_NEAR(row.at("prefill_ratio").get<double>() * speed / prefill, 1.0, 1e-6);
   }
   EXPECT_EQ(json.at("rows").at(1).at("batch"), 3);
+}
+
+TEST(Bench, Serve) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("serve.json");
+  const std::string drawing = folder.file("serve.svg");
+  const RunResult result =
+      run_qdelta(with({"bench", "serve"}, with(kTiny, {"--clients", "1,3", "--prompt", "4-9", "--tokens", "6",
+                                                       "--seconds", "0.4", "--warm-up", "0.1", "--rate", "20",
+                                                       "--threads", "1", "--json", file, "--svg", drawing})));
+  ASSERT_EQ(result.status, 0) << result.err;
+  for (const char* piece : {"tokens/s", "generate", "first token", "between tokens", "p99", "20/s", "Threads: 1"}) {
+    EXPECT_TRUE(contains(result.out, piece)) << piece << " in " << result.out;
+  }
+  const auto json = nlohmann::json::parse(read_file(file));
+  ASSERT_EQ(json["rows"].size(), 3U);
+  for (const auto& row : json["rows"]) {
+    EXPECT_GT(row["tokens_per_s"], 0) << row;
+    EXPECT_GT(row["generate_tokens_per_s"], 0) << row;
+    EXPECT_GT(row["first_token_s"]["p50"], 0) << row;
+    EXPECT_EQ(row["refused"], 0) << row;
+  }
+  EXPECT_TRUE(contains(read_file(drawing), "<svg"));
+  // Requests from a file.
+  write_file(folder.file("requests.jsonl"), "{\"prompt\": [1, 2, 3], \"max_tokens\": 4}\n");
+  const Words replay =
+      with({"bench", "serve"},
+           with(kTiny, {"--clients", "1", "--seconds", "0.2", "--warm-up", "0.1", "--threads", "1", "--replay"}));
+  EXPECT_EQ(run_qdelta(with(replay, {folder.file("requests.jsonl")})).status, 0);
+  write_file(folder.file("bad.jsonl"), "{}\n");
+  expect_failure(run_qdelta(with(replay, {folder.file("bad.jsonl")})), 1, {"bad.jsonl, line 1", "prompt"});
+  expect_failure(run_qdelta({"bench", "serve", "--prompt", "9-x"}), 1, {"--prompt is '9-x'"});
+  const RunResult backwards = run_qdelta({"bench", "serve", "--prompt", "9-2"});
+  EXPECT_EQ(backwards.status, 1);
+  EXPECT_TRUE(contains(backwards.err, "9-2 is no range")) << backwards.err;
+  const RunResult nobody = run_qdelta({"bench", "serve", "--clients", "0"});
+  EXPECT_EQ(nobody.status, 1);
+  EXPECT_TRUE(contains(nobody.err, "clients is 0")) << nobody.err;
 }
 
 TEST(Bench, AConfigIsAStartingPoint) {

@@ -156,8 +156,10 @@ TEST_F(Generate, AStateWithoutALastTokenNeedsAPrompt) {
 
 TEST_F(Generate, CountsWhatItGenerated) {
   const auto said = [&](const Words& more) { return run_well(command(more)).err; };
-  EXPECT_TRUE(contains(said({"--prompt", "The river", "--max-tokens", "60"}), "generated 60 tokens at "));
-  EXPECT_TRUE(contains(said({"--prompt", "The river", "a", "--max-tokens", "5"}), "generated 10 tokens at "));
+  EXPECT_TRUE(
+      contains(said({"--prompt", "The river", "--max-tokens", "60", "--temperature", "0"}), "generated 60 tokens at "));
+  EXPECT_TRUE(contains(said({"--prompt", "The river", "a", "--max-tokens", "5", "--temperature", "0"}),
+                       "generated 10 tokens at "));
   const std::string one = said({"--prompt", "The river", "--max-tokens", "1"});
   EXPECT_TRUE(contains(one, "prompt 10 tokens at ")) << one;  // with the begin of text
   EXPECT_TRUE(one.ends_with("generated 1 tokens\n")) << one;  // there was no step to take a rate of
@@ -234,7 +236,9 @@ TEST_F(Generate, WrongOptionsAreNamed) {
 }
 
 TEST_F(Generate, AModelWithoutATokenizerSaysSo) {
-  std::filesystem::remove(folder_.file("model/qdelta_tokenizer.json"));
+  for (const char* name : {"qdelta_tokenizer.json", "tokenizer.json", "tokenizer_config.json"}) {
+    std::filesystem::remove(folder_.file("model/") + name);
+  }
   expect_failure(run_qdelta(command({"--prompt", "a"})), 1, {folder_.file("model"), "no tokenizer"});
   EXPECT_TRUE(greedy({"--prompt", "a", "--tokenizer", "bytes", "--max-tokens", "3"}).starts_with("a"));
 }
