@@ -64,7 +64,7 @@ class Block {
                 MixerScratch& mixer_scratch, const TensorView& dx) const;
 
  private:
-  [[nodiscard]] const TensorView& gate_up_of(const BlockActivations& a, const BlockScratch& s) const {
+  [[nodiscard]] static const TensorView& gate_up_of(const BlockActivations& a, const BlockScratch& s) {
     return a.gate_up ? a.gate_up : s.mlp.gate_up;
   }
   void mlp_backward(const LayerContext& context, std::span<float> gradients, const BlockActivations& a, BlockScratch& s,
