@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <memory>
+#include <sstream>
 
 #include "cli/build_info.h"
 #include "cli/cli.h"
@@ -14,6 +16,8 @@
 #include "cli/validators.h"
 #include "core/hash.h"
 #include "eval/evaluation.h"
+#include "eval/harness_json.h"
+#include "eval/task_file.h"
 #include "infer/state_file.h"
 #include "io/atomic_file.h"
 #include "model/checkpoint.h"
@@ -22,7 +26,7 @@ namespace qdelta {
 namespace {
 
 struct EvalFlags {
-  std::string model, tokenizer, tasks, out, log_examples;
+  std::string model, tokenizer, tasks, out, log_examples, harness_out;
   std::string bos = "auto";
   eval::TaskSettings settings;
   std::int64_t batch = 8, max_length = 2048, bootstrap = 100'000;
@@ -35,6 +39,7 @@ nlohmann::ordered_json settings_json(const EvalFlags& flags, const Device& devic
   nlohmann::ordered_json out;
   out["tasks"] = flags.tasks;
   out["limit"] = flags.settings.limit;
+  if (flags.settings.fewshot > 0) out["fewshot"] = flags.settings.fewshot;
   out["bos"] = flags.bos;
   out["max_length"] = flags.max_length;
   out["lengths"] = flags.settings.lengths;
@@ -71,7 +76,7 @@ void check(const EvalFlags& flags) {
   require(!flags.dry_run || !flags.log_examples.empty(),
           "--dry-run only writes what would be asked: give --log-examples");
   // What takes hours should not end at a name that cannot be written.
-  for (const std::string& path : {flags.out, flags.log_examples}) {
+  for (const std::string& path : {flags.out, flags.log_examples, flags.harness_out}) {
     const std::filesystem::path folder = std::filesystem::path(path).parent_path();
     require(path.empty() || folder.empty() || std::filesystem::is_directory(folder), "there is no folder {} for {}",
             folder.string(), path);
@@ -79,22 +84,50 @@ void check(const EvalFlags& flags) {
   }
 }
 
+// --tasks: names of tasks, and files that define some.
+struct ChosenTasks {
+  std::vector<const eval::TaskEntry*> entries;
+  std::vector<std::string> files;
+
+  explicit ChosenTasks(const std::string& list) {
+    std::string names;
+    std::istringstream in(list);
+    for (std::string name; std::getline(in, name, ',');) {
+      if (eval::is_task_file(name)) {
+        files.push_back(name);
+      } else {
+        names += (names.empty() ? "" : ",") + name;
+      }
+    }
+    if (!names.empty() || files.empty()) entries = eval::tasks_named(names);
+  }
+  [[nodiscard]] bool reads_text() const {
+    return !files.empty() || std::ranges::any_of(entries, [](const auto* entry) { return entry->reads_text; });
+  }
+  [[nodiscard]] eval::TaskList make(const eval::TaskSource& source) const {
+    eval::TaskList tasks = eval::make_tasks(entries, source);
+    for (const std::string& file : files) eval::add_task_of_file(file, source, tasks);
+    return tasks;
+  }
+};
+
 void run_eval(EvalFlags& flags) {
   const StopSignal stop;  // before anything computes
   check(flags);
-  const std::vector<const eval::TaskEntry*> entries = eval::tasks_named(flags.tasks);
+  const auto start = std::chrono::steady_clock::now();
+  const ChosenTasks chosen(flags.tasks);
   const eval::Bos bos = eval::bos_of(flags.bos);
   const auto model = load_model(flags.model);
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<eval::RequestEncoder> encoder;
-  if (std::any_of(entries.begin(), entries.end(), [](const eval::TaskEntry* entry) { return entry->reads_text; })) {
+  if (chosen.reads_text()) {
     tokenizer = load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
     require(tokenizer->vocab_size() <= model->config().vocab_size,
             "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
             tokenizer->vocab_size(), model->config().vocab_size);
     encoder = std::make_unique<eval::RequestEncoder>(*tokenizer, bos, flags.max_length);
   }
-  const eval::TaskList tasks = eval::make_tasks(entries, {flags.settings, encoder.get(), model->config()});
+  const eval::TaskList tasks = chosen.make({flags.settings, encoder.get(), model->config()});
   if (flags.dry_run) {
     write_examples(flags.log_examples, tasks, {});
     fmt::print("What would be asked is in {}.\n", flags.log_examples);
@@ -146,6 +179,17 @@ void run_eval(EvalFlags& flags) {
   report["results"] = eval::json_of(summary);
   if (!flags.log_examples.empty()) write_examples(flags.log_examples, tasks, results);
   if (!flags.out.empty()) write_whole(flags.out, report.dump(2) + "\n");
+  if (!flags.harness_out.empty()) {
+    const eval::HarnessRun run{
+        .model = flags.model,
+        .version = QDELTA_VERSION,
+        .fewshot = flags.settings.fewshot,
+        .limit = flags.settings.limit,
+        .batch = flags.batch,
+        .bootstrap = flags.bootstrap,
+        .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+    write_whole(flags.harness_out, eval::harness_json(summary, run).dump(2) + "\n");
+  }
   journal.remove();
   fmt::print("{}", eval::table_of(summary));
 }
@@ -163,11 +207,18 @@ void add_eval(CLI::App& app) {
   CLI::App* command = app.add_subcommand("eval", "Measure a model on the benchmarks that papers report");
   command->add_option("--model", flags->model, "Model folder")->required();
   command->add_option("--tokenizer", flags->tokenizer, "Another tokenizer than the model folder's");
-  command->add_option("--tasks", flags->tasks, "Which ones, with commas between them; they are listed below")
+  command
+      ->add_option("--tasks", flags->tasks,
+                   "Which ones, with commas between them: those listed below, and files FILE.json that define one")
       ->required();
   eval::TaskSettings& settings = flags->settings;
   command->add_option("--data", settings.data,
                       "Folder with the data sets: TASK.jsonl and the like, see docs/evaluation.md");
+  command
+      ->add_option("--fewshot", settings.fewshot,
+                   "Solved examples before each question, drawn as lm-evaluation-harness draws them, from "
+                   "TASK_train.jsonl or else from the test")
+      ->capture_default_str();
   command->add_option("--limit", settings.limit, "Only the first so many examples of each task; 0: all")
       ->capture_default_str();
   command->add_option("--batch", flags->batch, "Sequences at a time")->capture_default_str();
@@ -177,6 +228,8 @@ void add_eval(CLI::App& app) {
   command->add_option("--max-length", flags->max_length, "Most tokens that a likelihood is taken over")
       ->capture_default_str();
   command->add_option("--out", flags->out, "Write results and settings here as JSON; makes the run resumable");
+  command->add_option("--harness-out", flags->harness_out,
+                      "Write results here as JSON in lm-evaluation-harness's layout");
   command->add_option("--log-examples", flags->log_examples, "Write every example and its result here as JSON lines");
   command->add_flag("--restart", flags->restart, "Throw away what a stopped run with this --out has kept");
   command->add_flag("--dry-run", flags->dry_run, "Only write what would be asked, to --log-examples");

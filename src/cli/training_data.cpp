@@ -140,7 +140,8 @@ std::unique_ptr<BatchSource> token_source(const std::vector<std::string>& data, 
   std::vector<MixturePart> parts;
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const WeightedPath& path = paths[i];
-    parts.push_back({path.path, open({path.path}, fmt::format("train-{}", i + 1)), *path.weight});
+    parts.push_back(
+        {fs::path(path.path).filename().string(), open({path.path}, fmt::format("train-{}", i + 1)), *path.weight});
   }
   return std::make_unique<MixtureSource>(std::move(parts), options);
 }

@@ -69,7 +69,8 @@ std::int32_t MixtureSource::vocab_size() const { return sources_.front()->vocab_
 std::string MixtureSource::describe() const {
   std::string text;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    text += fmt::format("{}{:.1f} % {}: {}", i == 0 ? "" : "; ", static_cast<double>(share(i)) / 10, parts_[i].name,
+    // Without its name: a dataset is known by what is in it, wherever it lies.
+    text += fmt::format("{}{:.1f} % of {}", i == 0 ? "" : "; ", static_cast<double>(share(i)) / 10,
                         sources_[i]->describe());
   }
   return text;

@@ -185,14 +185,14 @@ std::vector<Metric> metrics_of(bool normalized) {
 }  // namespace
 
 ChoiceTask::ChoiceTask(std::string name, const RequestEncoder& encoder, std::span<const Record> records,
-                       ChoiceQuestion (*question_of)(const JsonAt&), bool normalized)
-    : LikelihoodTask(std::move(name), metrics_of(normalized)), normalized_(normalized) {
-  for (const Record& record : records) {
-    const JsonAt at = record.at();
-    questions_.push_back(question_of(at));
+                       std::vector<ChoiceQuestion> questions, bool normalized)
+    : LikelihoodTask(std::move(name), metrics_of(normalized)),
+      questions_(std::move(questions)),
+      normalized_(normalized) {
+  for (std::size_t n = 0; n < questions_.size(); ++n) {
     std::vector<TokenPair> pairs;
-    for (const ChoiceRequest& request : questions_.back().requests) {
-      pairs.push_back(at.within([&] { return encoder.pair(request.context, request.continuation); }));
+    for (const ChoiceRequest& request : questions_[n].requests) {
+      pairs.push_back(records[n].at().within([&] { return encoder.pair(request.context, request.continuation); }));
     }
     add(std::move(pairs));
   }

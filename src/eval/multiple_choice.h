@@ -41,9 +41,9 @@ void add_piqa_labels(std::vector<Record>& records, const std::string& path);
 
 class ChoiceTask final : public LikelihoodTask {
  public:
-  // `normalized`: with acc_norm.
+  // Questions made out of these records. `normalized`: with acc_norm.
   ChoiceTask(std::string name, const RequestEncoder& encoder, std::span<const Record> records,
-             ChoiceQuestion (*question_of)(const JsonAt&), bool normalized);
+             std::vector<ChoiceQuestion> questions, bool normalized);
 
  private:
   [[nodiscard]] nlohmann::json shown(std::int64_t example) const override;

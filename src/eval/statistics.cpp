@@ -1,7 +1,6 @@
 #include "eval/statistics.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numbers>
 #include <numeric>
@@ -10,44 +9,10 @@
 
 #include "core/error.h"
 #include "core/threads.h"
+#include "eval/python_random.h"
 
 namespace qdelta::eval {
 namespace {
-
-// The first state of a Mersenne Twister as Python makes it from a small number: the generator's seeding by an array
-// (Matsumoto and Nishimura, 2002), the array being that one number.
-class PythonSeed {
- public:
-  using result_type = std::uint32_t;
-  explicit PythonSeed(std::uint32_t seed) : seed_(seed) {}
-
-  template <class Iterator>
-  void generate(Iterator begin, Iterator end) const {
-    constexpr std::size_t kWords = 624;
-    std::array<std::uint32_t, kWords> state{};
-    const auto shaken = [](std::uint32_t word) { return word ^ (word >> 30U); };
-    state[0] = 19650218U;
-    for (std::size_t i = 1; i < kWords; ++i) {
-      state[i] = 1812433253U * shaken(state[i - 1]) + static_cast<std::uint32_t>(i);
-    }
-    std::size_t i = 1;
-    const auto onward = [&] {
-      if (++i < kWords) return;
-      state[0] = state[kWords - 1];
-      i = 1;
-    };
-    for (std::size_t n = 0; n < kWords; ++n, onward())
-      state[i] = (state[i] ^ (shaken(state[i - 1]) * 1664525U)) + seed_;
-    for (std::size_t n = 1; n < kWords; ++n, onward()) {
-      state[i] = (state[i] ^ (shaken(state[i - 1]) * 1566083941U)) - static_cast<std::uint32_t>(i);
-    }
-    state[0] = 0x80000000U;
-    std::copy_n(state.begin(), std::min(kWords, static_cast<std::size_t>(end - begin)), begin);
-  }
-
- private:
-  std::uint32_t seed_;
-};
 
 // In [0, 1) with 53 bits, as Python's random().
 double uniform(std::mt19937& generator) {

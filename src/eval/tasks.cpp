@@ -9,6 +9,7 @@
 #include "data/mqar.h"
 #include "eval/cloze.h"
 #include "eval/data_file.h"
+#include "eval/fewshot.h"
 #include "eval/lambada.h"
 #include "eval/multiple_choice.h"
 #include "eval/needle.h"
@@ -18,19 +19,21 @@
 namespace qdelta::eval {
 namespace {
 
-template <class T>
-void cut(std::vector<T>& values, std::int64_t limit) {
-  if (limit > 0 && static_cast<std::int64_t>(values.size()) > limit) {
-    values.erase(values.begin() + static_cast<std::ptrdiff_t>(limit), values.end());
-  }
-}
-
 // A data set's file by the names that it goes by: the task's own, with the split, and others.
 std::string file_of(const std::string& task, const TaskSettings& settings, const std::vector<std::string>& others) {
   std::vector<std::string> stems;
   for (const char* split : {"", "_test", "_validation", "_valid", "_val", "_dev"}) stems.push_back(task + split);
   stems.insert(stems.end(), others.begin(), others.end());
   return find_data(settings.data, task, stems);
+}
+
+// TASK_train.jsonl and the like; "" where there is none.
+std::string training_file(const std::string& task, const TaskSettings& settings) {
+  try {
+    return find_data(settings.data, task, {task + "_train", task + "_training"});
+  } catch (const Error&) {
+    return "";
+  }
 }
 
 struct ChoiceEntry {
@@ -52,24 +55,39 @@ void make_choice(const TaskEntry& entry, const TaskSource& source, TaskList& out
   }};
   const auto* const kind =
       std::find_if(kKinds.begin(), kKinds.end(), [&](const ChoiceEntry& k) { return k.name == entry.name; });
-  const std::string path = file_of(entry.name, source.settings, kind->files);
-  std::vector<Record> records = read_records(path);
-  if (kind->name == "piqa") add_piqa_labels(records, path);
-  cut(records, source.settings.limit);
+  const auto read = [&](const std::string& path) {
+    std::vector<Record> records = read_records(path);
+    if (kind->name == "piqa") add_piqa_labels(records, path);
+    return records;
+  };
+  const auto questions_of = [&](std::span<const Record> records) {
+    std::vector<ChoiceQuestion> questions;
+    for (const Record& record : records) questions.push_back(kind->question_of(record.at()));
+    return questions;
+  };
+  std::vector<Record> records = read(file_of(entry.name, source.settings, kind->files));
+  const std::int64_t count = source.settings.fewshot;
+  const std::string training = count > 0 ? training_file(entry.name, source.settings) : "";
+  std::vector<Record> shots;
+  if (count > 0) shots = training.empty() ? records : read(training);
+  const std::vector<ChoiceQuestion> solved = questions_of(shots);
+  limit_to(records, source.settings.limit);
+  std::vector<ChoiceQuestion> questions = questions_of(records);
+  add_shots({count, shots, solved, training.empty()}, records, questions);
   out.push_back(
-      std::make_unique<ChoiceTask>(entry.name, *source.encoder, records, kind->question_of, kind->normalized));
+      std::make_unique<ChoiceTask>(entry.name, *source.encoder, records, std::move(questions), kind->normalized));
 }
 
 void make_lambada(const TaskEntry& entry, const TaskSource& source, TaskList& out) {
   std::vector<Record> records = read_records(file_of(entry.name, source.settings, {"lambada_test_en", "lambada_test"}));
-  cut(records, source.settings.limit);
+  limit_to(records, source.settings.limit);
   out.push_back(std::make_unique<LambadaTask>(entry.name, *source.encoder, records));
 }
 
 void make_wikitext(const TaskEntry& entry, const TaskSource& source, TaskList& out) {
   std::vector<std::string> pages = read_wikitext(
       file_of(entry.name, source.settings, {"wikitext2_raw_test", "wiki.test", "wikitext-2-raw-v1_test"}));
-  cut(pages, source.settings.limit);
+  limit_to(pages, source.settings.limit);
   out.push_back(std::make_unique<WikitextTask>(entry.name, *source.encoder, std::move(pages)));
 }
 
@@ -83,9 +101,9 @@ void make_cloze(const TaskEntry& entry, const TaskSource& source, TaskList& out)
   std::vector<Record> records = read_records(file_of(name, source.settings,
                                                      {"based_" + name, "based-" + name, "based_" + name + "_2048",
                                                       name + "_completion", name + "_xquad_en", name + "_open_dev"}));
-  if (records.size() > 1 || !records.front().at().has("data")) cut(records, source.settings.limit);
+  if (records.size() > 1 || !records.front().at().has("data")) limit_to(records, source.settings.limit);
   std::vector<Question> questions = cloze_questions(records, style, *source.encoder, source.settings.recall_length);
-  cut(questions, source.settings.limit);
+  limit_to(questions, source.settings.limit);
   out.push_back(std::make_unique<GenerationTask>(name, *source.encoder, std::move(questions), kClozeAnswerTokens,
                                                  std::vector<std::string>{"\n"}));
 }
@@ -120,25 +138,25 @@ void make_mqar(const TaskEntry& entry, const TaskSource& source, TaskList& out) 
 }
 
 constexpr std::array<TaskEntry, 19> kTasks{{
-    {"lambada_openai", "the last word of a passage", true, make_lambada},
-    {"wikitext", "perplexity of whole pages", true, make_wikitext},
-    {"arc_easy", "grade-school science, the easy part", true, make_choice},
-    {"arc_challenge", "grade-school science, the hard part", true, make_choice},
-    {"hellaswag", "how a story goes on", true, make_choice},
-    {"piqa", "physical common sense", true, make_choice},
-    {"winogrande", "whom a pronoun means", true, make_choice},
-    {"boolq", "yes or no, after a passage", true, make_choice},
-    {"openbookqa", "elementary science", true, make_choice},
-    {"niah_single_1", "a number in a repeated line", true, make_needle},
-    {"niah_single_2", "a number in essays", true, make_needle},
-    {"niah_single_3", "a uuid in essays", true, make_needle},
-    {"swde", "recall from web pages", true, make_cloze},
-    {"fda", "recall from medical device reports", true, make_cloze},
-    {"squad", "recall from Wikipedia paragraphs", true, make_cloze},
-    {"triviaqa", "recall from pages about trivia", true, make_cloze},
-    {"nq", "recall from Wikipedia pages", true, make_cloze},
-    {"drop", "recall from paragraphs with numbers", true, make_cloze},
-    {"mqar", "synthetic recall; needs no tokenizer", false, make_mqar},
+    {"lambada_openai", "the last word of a passage", true, false, make_lambada},
+    {"wikitext", "perplexity of whole pages", true, false, make_wikitext},
+    {"arc_easy", "grade-school science, the easy part", true, true, make_choice},
+    {"arc_challenge", "grade-school science, the hard part", true, true, make_choice},
+    {"hellaswag", "how a story goes on", true, true, make_choice},
+    {"piqa", "physical common sense", true, true, make_choice},
+    {"winogrande", "whom a pronoun means", true, true, make_choice},
+    {"boolq", "yes or no, after a passage", true, true, make_choice},
+    {"openbookqa", "elementary science", true, true, make_choice},
+    {"niah_single_1", "a number in a repeated line", true, false, make_needle},
+    {"niah_single_2", "a number in essays", true, false, make_needle},
+    {"niah_single_3", "a uuid in essays", true, false, make_needle},
+    {"swde", "recall from web pages", true, false, make_cloze},
+    {"fda", "recall from medical device reports", true, false, make_cloze},
+    {"squad", "recall from Wikipedia paragraphs", true, false, make_cloze},
+    {"triviaqa", "recall from pages about trivia", true, false, make_cloze},
+    {"nq", "recall from Wikipedia pages", true, false, make_cloze},
+    {"drop", "recall from paragraphs with numbers", true, false, make_cloze},
+    {"mqar", "synthetic recall; needs no tokenizer", false, false, make_mqar},
 }};
 
 }  // namespace
@@ -166,10 +184,13 @@ std::vector<const TaskEntry*> tasks_named(const std::string& list) {
 TaskList make_tasks(std::span<const TaskEntry* const> entries, const TaskSource& source) {
   const TaskSettings& settings = source.settings;
   require(settings.limit >= 0, "limit is {}, expected 0 (all) or more", settings.limit);
+  require(settings.fewshot >= 0, "fewshot is {}, expected 0 or more", settings.fewshot);
   require(settings.samples > 0, "samples is {}, expected at least 1", settings.samples);
   TaskList tasks;
   for (const TaskEntry* entry : entries) {
     require(source.encoder != nullptr || !entry->reads_text, "{} needs a tokenizer", entry->name);
+    require(settings.fewshot == 0 || entry->fewshot, "--fewshot is for tasks with choices, and {} has none",
+            entry->name);
     entry->make(*entry, source, tasks);
   }
   return tasks;

@@ -16,6 +16,7 @@ namespace qdelta::eval {
 struct TaskSettings {
   std::string data;                                     // the folder with the data sets
   std::string ruler_data;                               // with RULER's words and essays; "": our own
+  std::int64_t fewshot = 0;                             // solved examples before each question of a choice
   std::int64_t limit = 0;                               // only the first so many examples; 0: all
   std::vector<std::int64_t> lengths{1024, 2048, 4096};  // of needle tasks
   std::int64_t samples = 500;                           // of each needle task
@@ -31,12 +32,21 @@ struct TaskSource {
   const ModelConfig& model;
 };
 
+// The first so many; 0: all.
+template <class T>
+void limit_to(std::vector<T>& values, std::int64_t limit) {
+  if (limit > 0 && static_cast<std::int64_t>(values.size()) > limit) {
+    values.erase(values.begin() + static_cast<std::ptrdiff_t>(limit), values.end());
+  }
+}
+
 using TaskList = std::vector<std::unique_ptr<Task>>;
 
 struct TaskEntry {
   const char* name;
   const char* about;  // one line
   bool reads_text;    // needs a tokenizer
+  bool fewshot;       // can have solved examples before its questions
   // May add several: one for each length.
   void (*make)(const TaskEntry& entry, const TaskSource& source, TaskList& out);
 };

@@ -94,5 +94,44 @@ TEST(Schedule, SaysWhatMakesNoSense) {
   expect_error(Status::invalid_argument, {"step 0", "from 1"}, [] { return learning_rate({}, 0); });
 }
 
+TEST(Schedules, EachHasItsCurve) {
+  LearningRateSchedule schedule{.peak = 2, .warmup = 10, .total = 110, .min_ratio = 0.1};
+  const auto at = [&](ScheduleKind kind, std::int64_t step) {
+    schedule.kind = kind;
+    schedule.check();
+    return learning_rate(schedule, step);
+  };
+  for (const ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::constant, ScheduleKind::wsd,
+                                  ScheduleKind::inverse_sqrt}) {
+    EXPECT_DOUBLE_EQ(at(kind, 5), 1) << name_of(kind);
+    EXPECT_DOUBLE_EQ(at(kind, 10), 2) << name_of(kind);
+    EXPECT_EQ(schedule_named(name_of(kind)), kind);
+  }
+  EXPECT_DOUBLE_EQ(at(ScheduleKind::linear, 60), 1.1);
+  EXPECT_DOUBLE_EQ(at(ScheduleKind::linear, 110), 0.2);
+  EXPECT_DOUBLE_EQ(at(ScheduleKind::constant, 500), 2);
+  EXPECT_DOUBLE_EQ(at(ScheduleKind::inverse_sqrt, 40), 1);
+  schedule.decay = 20;
+  EXPECT_DOUBLE_EQ(at(ScheduleKind::wsd, 90), 2);
+  EXPECT_DOUBLE_EQ(at(ScheduleKind::wsd, 100), 1.1);
+  EXPECT_DOUBLE_EQ(at(ScheduleKind::wsd, 110), 0.2);
+  schedule.decay = 101;
+  expect_error(Status::invalid_argument, {"101", "110"}, [&] { schedule.check(); });
+  expect_error(Status::invalid_argument, {"'triangle'", "cosine", "wsd"},
+               [&] { static_cast<void>(schedule_named("triangle")); });
+}
+
+TEST(Schedules, AnExtensionHasStepsOfItsOwn) {
+  const LearningRateSchedule first{.peak = 1, .warmup = 0, .total = 10, .min_ratio = 0};
+  const std::vector<LearningRateSchedule> more{
+      {.peak = 3, .warmup = 2, .total = 4, .min_ratio = 1, .kind = ScheduleKind::constant, .decay = 0},
+      {.peak = 5, .warmup = 0, .total = 4, .min_ratio = 1, .kind = ScheduleKind::constant, .decay = 0}};
+  EXPECT_DOUBLE_EQ(learning_rate(first, more, 10), 0);
+  EXPECT_DOUBLE_EQ(learning_rate(first, more, 11), 1.5);
+  EXPECT_DOUBLE_EQ(learning_rate(first, more, 14), 3);
+  EXPECT_DOUBLE_EQ(learning_rate(first, more, 15), 5);
+  EXPECT_DOUBLE_EQ(learning_rate(first, more, 99), 5);
+}
+
 }  // namespace
 }  // namespace qdelta::testing
