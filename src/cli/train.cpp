@@ -216,7 +216,7 @@ TrainingOutcome train_on(const Ranks& ranks, TrainFlags& flags, const CLI::App& 
   };
   if (ranks.first()) say_what_trains(flags, ranks, model, *data.source);
   Progress progress;
-  const TrainingOutcome outcome = run_training(model, *data.source, data.validation, flags.run, stop, progress);
+  TrainingOutcome outcome = run_training(model, *data.source, data.validation, flags.run, stop, progress);
   if (ranks.first()) {
     draw_loss(flags.run.out);
     say_how_it_ended(flags, outcome, !data.tokenizer.empty());

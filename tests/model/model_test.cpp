@@ -352,7 +352,7 @@ TEST(Config, APublishedDeltaNetIsRead) {
   EXPECT_EQ(config.head_dim, 128);
   EXPECT_EQ(config.value_dim(), 128);
   EXPECT_FALSE(config.use_gate);
-  EXPECT_EQ(ParameterLayout(config).parameters(), 1'365'677'056);  // as published: delta_net-1.3B
+  EXPECT_EQ(ParameterLayout(config).parameters(), 1'365'677'056);
   nlohmann::json narrow = published;
   narrow["expand_k"] = 0.5;
   narrow["expand_v"] = 2;

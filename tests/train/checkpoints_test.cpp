@@ -46,7 +46,7 @@ TEST_F(Checkpoints, AreModelFoldersWithTheStateOfTheRun) {
   const std::string folder = save(3);
   EXPECT_EQ(folder, run_ + "/checkpoints/step-00000003");
   EXPECT_EQ(files(folder), (Names{"config.json", "model.safetensors", "optimizer.safetensors", "qdelta_tokenizer.json",
-                                  "state.json"}));
+                                  "state.json", "tokenizer.json", "tokenizer_config.json"}));
   EXPECT_EQ(newest_checkpoint(run_), folder);
 }
 
