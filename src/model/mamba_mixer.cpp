@@ -209,7 +209,7 @@ void MambaMixer::run_scan(const LayerContext& context, const Activations& a, con
 
 void MambaMixer::forward(const LayerContext& context, const Forward& args, MixerActivations& activations,
                          MixerScratch& /*scratch*/, const MixerState& state) const {
-  const auto& a = static_cast<const Activations&>(activations);
+  const auto& a = dynamic_cast<const Activations&>(activations);
   const Device& device = context.device;
   const Weights& weights = context.weights;
   linear_forward(device, {.x = args.in, .w = in_proj_.matrix_in(weights), .y = a.projected, .add = {}});
@@ -231,8 +231,8 @@ void MambaMixer::forward(const LayerContext& context, const Forward& args, Mixer
 
 void MambaMixer::backward(const LayerContext& context, const Backward& args, const MixerActivations& activations,
                           MixerScratch& scratch) const {
-  const auto& a = static_cast<const Activations&>(activations);
-  const auto& s = static_cast<const Scratch&>(scratch);
+  const auto& a = dynamic_cast<const Activations&>(activations);
+  const auto& s = dynamic_cast<const Scratch&>(scratch);
   const Device& device = context.device;
   const Weights& weights = context.weights;
   const std::span<float> gradients = args.gradients;

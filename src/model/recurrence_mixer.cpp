@@ -363,8 +363,8 @@ void RecurrenceMixer::run_convolution(const LayerContext& context, const Activat
 
 void RecurrenceMixer::forward(const LayerContext& context, const Forward& args, MixerActivations& activations,
                               MixerScratch& scratch, const MixerState& state) const {
-  const auto& a = static_cast<const Activations&>(activations);
-  const auto& s = static_cast<const Scratch&>(scratch);
+  const auto& a = dynamic_cast<const Activations&>(activations);
+  const auto& s = dynamic_cast<const Scratch&>(scratch);
   const Device& device = context.device;
   const Weights& weights = context.weights;
   linear_forward(device, {.x = args.in, .w = projections_.matrix_in(weights), .y = a.projected, .add = {}});
@@ -382,8 +382,8 @@ void RecurrenceMixer::forward(const LayerContext& context, const Forward& args, 
 
 void RecurrenceMixer::backward(const LayerContext& context, const Backward& args, const MixerActivations& activations,
                                MixerScratch& scratch) const {
-  const auto& a = static_cast<const Activations&>(activations);
-  const auto& s = static_cast<const Scratch&>(scratch);
+  const auto& a = dynamic_cast<const Activations&>(activations);
+  const auto& s = dynamic_cast<const Scratch&>(scratch);
   const Device& device = context.device;
   const Weights& weights = context.weights;
   const std::int64_t width = config_->value_width();
