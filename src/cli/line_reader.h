@@ -17,7 +17,7 @@ namespace qdelta {
 class LineReader {
  public:
   // Nothing at the end of the input.
-  [[nodiscard]] std::optional<std::string> read(const std::string& prompt) {
+  [[nodiscard]] std::optional<std::string> read(const std::string& prompt) const {
     if (!terminal_) {
       fmt::print("{}", prompt);
       std::fflush(stdout);
