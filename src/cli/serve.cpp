@@ -19,7 +19,7 @@ namespace {
 struct ServeFlags {
   std::string model, tokenizer;
   serve::ServerOptions server;
-  std::int64_t max_body = 8, max_memory = 1024, max_connections = 2048, cache_memory = 512;
+  std::int64_t max_body = 8, max_memory = 1024, max_connections = 2048, cache_memory = 512, cache_disk = 4096;
   double grace = 30;
   DeviceFlags device;
 };
@@ -52,13 +52,17 @@ void check(const ServeFlags& flags) {
   at_least("max-connections", flags.max_connections, 1);
   require(flags.cache_memory >= 0 && flags.cache_memory <= 1 << 24, "cache-memory is {}, expected 0 to {} (MiB)",
           flags.cache_memory, 1 << 24);
+  require(flags.cache_disk >= 0 && flags.cache_disk <= 1 << 24, "cache-disk is {}, expected 0 to {} (MiB)",
+          flags.cache_disk, 1 << 24);
   require(flags.grace >= 0 && flags.grace <= 1e6, "grace is {}, expected 0 seconds or more", flags.grace);
 }
 
 void run_serve(ServeFlags& flags) {
   check(flags);
   flags.server.max_body = static_cast<std::size_t>(flags.max_body) << 20U;
-  flags.server.engine.cache_bytes = static_cast<std::size_t>(flags.cache_memory) << 20U;
+  flags.server.engine.cache.memory = static_cast<std::size_t>(flags.cache_memory) << 20U;
+  flags.server.engine.cache.disk = static_cast<std::size_t>(flags.cache_disk) << 20U;
+  if (flags.cache_disk == 0 || flags.cache_memory == 0) flags.server.engine.cache.folder.clear();
   flags.server.max_memory = static_cast<std::size_t>(flags.max_memory) << 20U;
   flags.server.http.max_connections = static_cast<std::size_t>(flags.max_connections);
   const StopSignal stop;  // before any thread that computes
@@ -137,6 +141,9 @@ void add_serve(CLI::App& app) {
       ->add_option("--cache-memory", flags->cache_memory,
                    "MiB of the device for states of prompts, so that what begins alike is read once; 0: none")
       ->capture_default_str();
+  command->add_option("--cache-folder", server.engine.cache.folder,
+                      "States that memory has no room for go to this folder, and all of them when the server stops");
+  command->add_option("--cache-disk", flags->cache_disk, "MiB that they may take there")->capture_default_str();
   command->add_option("--grace", flags->grace, "Seconds that running requests have when the server is stopped")
       ->capture_default_str();
   flags->device.add_to(*command);

@@ -10,6 +10,7 @@ Decoder::Decoder(const LanguageModel& model, std::shared_ptr<const DeviceWeights
                  std::int64_t max_rows)
     : model_(model),
       device_(states.device()),
+      states_(states),
       sequences_(static_cast<std::size_t>(states.count())),
       sampler_(device_, states.count(), model.config().vocab_size),
       reader_(model, weights, states),
@@ -33,7 +34,18 @@ void Decoder::add(std::int64_t slot, Sequence& sequence) {
   sequences_[static_cast<std::size_t>(slot)] = &sequence;
 }
 
-void Decoder::remove(std::int64_t slot) { sequences_[static_cast<std::size_t>(slot)] = nullptr; }
+void Decoder::remove(std::int64_t slot) {
+  sequences_[static_cast<std::size_t>(slot)] = nullptr;
+  std::erase_if(followers_, [slot](const auto& pair) { return pair.first == slot || pair.second == slot; });
+}
+
+void Decoder::follow(std::int64_t slot, std::int64_t leader) {
+  require(at(slot) != nullptr && at(leader) != nullptr && at(leader)->reading(), "slot {} has no prompt to follow",
+          leader);
+  require(std::ranges::equal(at(slot)->prompt(), at(leader)->prompt()), "slots {} and {} have different prompts", slot,
+          leader);
+  followers_.emplace(leader, slot);
+}
 
 void Decoder::read(std::span<const std::int64_t> slots) {
   // A CPU has work enough with one prompt. How its products round depends on how many rows they have, so each is read
@@ -53,26 +65,50 @@ void Decoder::read(std::span<const std::int64_t> slots) {
   const auto scores = reader_.read(pieces, std::min(top, model_.config().vocab_size));
   std::vector<std::size_t> ended;
   for (std::size_t n = 0; n < pieces.size(); ++n) {
-    Sequence& sequence = *at(slots[n]);
-    sequence.read(pieces[n], scores[n]);
-    if (sequence.generating()) ended.push_back(n);
+    take_piece(slots[n], pieces[n], scores[n]);
+    if (at(slots[n])->generating()) ended.push_back(n);
   }
   if (!ended.empty()) sample_first(std::move(ended), slots);
+}
+
+void Decoder::take_piece(std::int64_t slot, const PromptPiece& piece, std::span<const TokenScore> scores) {
+  Sequence& sequence = *at(slot);
+  if (piece.end == sequence.tokens_to_read()) {
+    const auto [begin, end] = followers_.equal_range(slot);
+    for (auto each = begin; each != end; ++each) {
+      states_.copy(states_, slot, each->second);
+      at(each->second)->fork(sequence);
+      at(each->second)->read(piece, scores);
+    }
+  }
+  sequence.read(piece, scores);
 }
 
 void Decoder::sample_first(std::vector<std::size_t> pieces, std::span<const std::int64_t> slots) {
   std::stable_partition(pieces.begin(), pieces.end(), [&](std::size_t piece) { return wants_score(slots[piece]); });
   std::vector<std::int64_t> sampled;
   for (const std::size_t piece : pieces) sampled.push_back(slots[piece]);
-  std::vector<std::int32_t> tokens(sampled.size());
-  first_slots_.grow(device_, sampled.size() * sizeof(std::int64_t));
-  first_tokens_.grow(device_, tokens.size() * sizeof(std::int32_t));
-  upload(device_, first_slots_.data(), sampled.data(), sampled.size() * sizeof(std::int64_t));
   const TensorView logits = reader_.logits_after(pieces);
-  sampler_.sample(logits, {reinterpret_cast<const std::int64_t*>(first_slots_.data()), sampled.size()},
+  sample(logits, sampled);
+  for (std::size_t row = 0; row < sampled.size(); ++row) {
+    TensorView one = logits;
+    one.data += static_cast<std::int64_t>(row) * logits.step(0) * static_cast<std::int64_t>(sizeof(float));
+    one.shape = {1, logits.extent(1)};
+    const auto [begin, end] = followers_.equal_range(sampled[row]);
+    for (auto each = begin; each != end; ++each) sample(one, {&each->second, 1});
+    followers_.erase(begin, end);
+  }
+}
+
+void Decoder::sample(const TensorView& logits, std::span<const std::int64_t> slots) {
+  std::vector<std::int32_t> tokens(slots.size());
+  first_slots_.grow(device_, slots.size_bytes());
+  first_tokens_.grow(device_, tokens.size() * sizeof(std::int32_t));
+  upload(device_, first_slots_.data(), slots.data(), slots.size_bytes());
+  sampler_.sample(logits, {reinterpret_cast<const std::int64_t*>(first_slots_.data()), slots.size()},
                   {reinterpret_cast<std::int32_t*>(first_tokens_.data()), tokens.size()});
   download(device_, tokens.data(), first_tokens_.data(), tokens.size() * sizeof(std::int32_t));
-  append(sampled, tokens, logits);
+  append(slots, tokens, logits);
 }
 
 std::size_t Decoder::step() {
@@ -139,7 +175,7 @@ std::vector<float> Decoder::read_tokens(std::span<const std::int32_t> tokens, st
   for (std::size_t begin = 0; begin < tokens.size(); begin += most) {
     const std::size_t end = std::min(begin + most, tokens.size());
     const PromptPiece piece{.prompt = tokens, .begin = begin, .end = end, .slot = slot};
-    static_cast<void>(reader_.read({&piece, 1}));
+    read_piece(piece);
   }
   const std::size_t only = 0;
   const TensorView logits = reader_.logits_after({&only, 1});

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -32,6 +33,9 @@ class Decoder {
   // The sequence continues from the state in the slot. It must live until it is removed.
   void add(std::int64_t slot, Sequence& sequence);
   void remove(std::int64_t slot);
+  // The sequence in `slot` has the prompt of the one in `leader`, whose reading has not ended, and wants the same
+  // scores of it: it is read once for both.
+  void follow(std::int64_t slot, std::int64_t leader);
   // The sequence in a slot; null where there is none.
   [[nodiscard]] Sequence* at(std::int64_t slot) const { return sequences_[static_cast<std::size_t>(slot)]; }
 
@@ -44,19 +48,27 @@ class Decoder {
   // is left to `finish_step`. Between the two the sequences must stay where they are; prompts may be read.
   std::size_t launch_step();
   void finish_step();
+  // Reads a piece that is no sequence's.
+  void read_piece(const PromptPiece& piece) { static_cast<void>(reader_.read({&piece, 1})); }
   // Reads tokens that are no sequence's into the state of a slot, in pieces; gives the logits after the last.
   std::vector<float> read_tokens(std::span<const std::int32_t> tokens, std::int64_t slot);
 
  private:
-  // The first token of sequences whose prompts have been read to their ends by the last call of the model.
+  // What came of a piece of a prompt, for the sequence in a slot and at the prompt's end those that follow it.
+  void take_piece(std::int64_t slot, const PromptPiece& piece, std::span<const TokenScore> scores);
+  // The first token of sequences whose prompts have been read to their ends by the last call of the model, and of those
+  // that follow them.
   void sample_first(std::vector<std::size_t> pieces, std::span<const std::int64_t> slots);
+  void sample(const TensorView& logits, std::span<const std::int64_t> slots);
   // Hands out what was sampled from these logits. The sequences that want scores come first.
   void append(std::span<const std::int64_t> slots, std::span<const std::int32_t> tokens, const TensorView& logits);
   [[nodiscard]] bool wants_score(std::int64_t slot) const { return at(slot)->options().logprobs >= 0; }
 
   const LanguageModel& model_;
   Device device_;
-  std::vector<Sequence*> sequences_;  // by slot
+  ModelStates& states_;
+  std::vector<Sequence*> sequences_;                     // by slot
+  std::multimap<std::int64_t, std::int64_t> followers_;  // slots by that of their leader
   Sampler sampler_;
   PromptReader reader_;
   DecodeStep step_;

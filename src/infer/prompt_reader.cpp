@@ -1,8 +1,17 @@
 #include "infer/prompt_reader.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "kernels/row_blocks.h"
+
 namespace qdelta {
+
+std::size_t prompt_grid(const LanguageModel& model, const Device& device) {
+  const bool anywhere = std::ranges::all_of(
+      model.blocks(), [&device](const Block& block) { return block.mixer().cuts_keep_bits(device); });
+  return anywhere ? static_cast<std::size_t>(kRowBlock) : prompt_piece(device);
+}
 
 PromptReader::PromptReader(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights,
                            ModelStates& states)
@@ -24,7 +33,10 @@ std::vector<std::vector<TokenScore>> PromptReader::read(std::span<const PromptPi
     offsets_.push_back(static_cast<std::int64_t>(ids_.size()));
     slots_.push_back(piece.slot);
   }
-  runner_.next_tokens({ids_, offsets_}, rows_, scores_.prepare(targets_, top), {&states_, slots_});
+  {
+    const RowBlocks rows_alone;
+    runner_.next_tokens({ids_, offsets_}, rows_, scores_.prepare(targets_, top), {&states_, slots_});
+  }
 
   std::vector<std::vector<TokenScore>> scores(pieces.size());
   std::size_t row = 0;

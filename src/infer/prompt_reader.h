@@ -20,6 +20,9 @@ inline constexpr std::size_t kGpuPromptPiece = 8192;
 [[nodiscard]] inline std::size_t prompt_piece(const Device& device) {
   return device.gpu == nullptr ? kPromptPiece : kGpuPromptPiece;
 }
+// A prompt may be cut at any multiple of this as well, and be read on from a state that was kept there: the bits stay
+// the same.
+[[nodiscard]] std::size_t prompt_grid(const LanguageModel& model, const Device& device);
 
 struct PromptPiece {
   std::span<const std::int32_t> prompt;  // all of it

@@ -31,7 +31,8 @@ std::vector<std::int32_t> Sequence::end_tokens() const {
 }
 
 PromptPiece Sequence::next_piece(std::int64_t slot, std::size_t tokens) const {
-  const std::size_t end = std::min(read_ + tokens, to_read_);
+  const auto cut = cuts_.upper_bound(read_);
+  const std::size_t end = std::min({read_ + tokens, to_read_, cut == cuts_.end() ? to_read_ : *cut});
   // What follows the prompt's last token is not a token of the prompt.
   const std::size_t score_end = options_.score_prompt ? std::min(end, prompt_size_ - 1) : read_;
   return {.prompt = prompt(), .begin = read_, .end = end, .score_begin = read_, .score_end = score_end, .slot = slot};
@@ -41,6 +42,12 @@ void Sequence::read(const PromptPiece& piece, std::span<const TokenScore> scores
   if (!std::all_of(scores.begin(), scores.end(), [](const TokenScore& score) { return score.finite(); })) return fail();
   for (const TokenScore& score : scores) prompt_scores_.push_back(scored(score.token.token, &score));
   read_ = piece.end;
+  if (read_ == to_read_) prompt_has_been_read();
+}
+
+void Sequence::fork(const Sequence& other) {
+  read_ = other.read_;
+  if (options_.score_prompt) prompt_scores_ = other.prompt_scores_;
   if (read_ == to_read_) prompt_has_been_read();
 }
 

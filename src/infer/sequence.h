@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -69,7 +70,13 @@ class Sequence {
 
   // So many tokens of the prompt have been read before, into the state that it continues.
   void skip(std::size_t tokens) { read_ = tokens; }
+  // The state of another sequence, whose prompt begins alike, has been copied: all that it has read counts here too,
+  // with its scores.
+  void fork(const Sequence& other);
+  // A piece of the prompt ends after so many tokens, whatever comes before and behind.
+  void cut(std::size_t tokens) { cuts_.insert(tokens); }
   [[nodiscard]] std::size_t tokens_read() const { return read_; }
+  [[nodiscard]] std::size_t tokens_to_read() const { return to_read_; }
   // The piece of the prompt to read next, at most so many tokens, and then what came of reading it.
   [[nodiscard]] PromptPiece next_piece(std::int64_t slot, std::size_t tokens) const;
   void read(const PromptPiece& piece, std::span<const TokenScore> scores);
@@ -92,6 +99,7 @@ class Sequence {
   std::size_t prompt_size_, to_read_, read_ = 0;
   std::optional<std::int32_t> eos_;
   EndReason end_ = EndReason::none;
+  std::set<std::size_t> cuts_;
   std::vector<ScoredToken> prompt_scores_;
   std::vector<SequenceUpdate> updates_;
 };

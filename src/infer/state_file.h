@@ -1,12 +1,15 @@
 // A recurrent state on disk: what a prefix left behind, so that a later run continues without reading it again.
 //
-// A safetensors file with `conv.I` and `recurrent.I` of each block. In its metadata: `version` (2), `model_xxh3` and
-// `token_xxh3` (hashes of the model and of the tokens read), `tokens` (how many) and `pending` (the token to read next,
-// plus one). A state of another model is refused. Files of version 1 have no `version`, and FNV-1a hashes in
-// `model_hash` and `token_hash`.
+// A safetensors file with `conv.I` and `recurrent.I` of each block, and in files of the server's cache `token_ids`, the
+// tokens read. In its metadata: `version` (2), `model_xxh3`, `token_xxh3` and `tensors_xxh3` (hashes of the model, of
+// the tokens read and of the tensors, one after the other), `tokens` (how many) and `pending` (the token to read next,
+// plus one). A state of another model is refused, and one whose tensors have another hash. Files of version 1 have no
+// `version`, and FNV-1a hashes in `model_hash` and `token_hash`; early ones of version 2 have no `tensors_xxh3`.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,9 +29,18 @@ struct SavedState {
 // Continues a hash over more tokens; start from 0, or from what a file says: then also where that is of version 1.
 [[nodiscard]] std::uint64_t hash_tokens(std::uint64_t hash, std::span<const std::int32_t> tokens);
 
+struct StateFileOptions {
+  std::optional<std::uint64_t> model_hash;  // where it is known: to compute it takes a moment
+  std::span<const std::int32_t> token_ids;  // for a file that knows what was read
+};
 void save_state(const std::string& path, const LanguageModel& model, const ModelStates& states, std::int64_t slot,
-                const SavedState& info);
+                const SavedState& info, const StateFileOptions& options = {});
 [[nodiscard]] SavedState load_state(const std::string& path, const LanguageModel& model, ModelStates& states,
-                                    std::int64_t slot);
+                                    std::int64_t slot, std::optional<std::uint64_t> known_model_hash = std::nullopt);
+// What a file says without its tensors having been read. Throws as load_state does.
+[[nodiscard]] SavedState state_info(const std::string& path, std::uint64_t model_hash, std::int64_t vocab_size);
+// The tokens that a state of this model has read; none where its file does not say.
+[[nodiscard]] std::vector<std::int32_t> token_ids_of_state(const std::string& path, std::uint64_t model_hash,
+                                                           std::int64_t vocab_size);
 
 }  // namespace qdelta

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "kernels/row_blocks.h"
 #include "model/mixer.h"
 
 namespace qdelta::block_views {
@@ -43,7 +44,7 @@ inline ConstTensorView indices(std::span<const std::int64_t> values) {
 
 // Every sequence has one token and a state: a step in place on the pool.
 inline bool steps(const Batch& batch, const MixerState& state) {
-  return static_cast<bool>(state) && batch.rows() == batch.sequences();
+  return static_cast<bool>(state) && batch.rows() == batch.sequences() && !RowBlocks::fixed();
 }
 
 }  // namespace qdelta::block_views

@@ -43,6 +43,8 @@ class MambaMixer final : public Mixer {
   [[nodiscard]] double forward_flop() const override;
   [[nodiscard]] double backward_flop() const override;
   [[nodiscard]] std::vector<StateTensor> state_tensors() const override;
+  // A GPU passes states from chunk to chunk in another order than it leaves them at the end of a call.
+  [[nodiscard]] bool cuts_keep_bits(const Device& device) const override { return device.gpu == nullptr; }
   void place(const std::string& prefix, ParameterPlacer& placer) override;
   [[nodiscard]] std::unique_ptr<MixerActivations> plan_activations(const Device& device, const BatchShape& shape,
                                                                    BumpAllocator& memory) const override;

@@ -51,7 +51,14 @@ void ModelStates::clear(std::int64_t slot) {
 void ModelStates::copy(const ModelStates& from, std::int64_t slot, std::int64_t to) {
   for (std::size_t i = 0; i < pools_.size(); ++i) {
     const TensorView view = slot_of(i, to);
-    copy_on_device(device_, view.data, from.slot_of(i, slot).data, bytes_of(view));
+    const ConstTensorView source = from.slot_of(i, slot);
+    if (device_.gpu == from.device_.gpu) {
+      copy_on_device(device_, view.data, source.data, bytes_of(view));
+    } else if (device_.gpu == nullptr) {
+      download(from.device_, view.data, source.data, bytes_of(view));
+    } else {
+      upload(device_, view.data, source.data, bytes_of(view));
+    }
   }
 }
 

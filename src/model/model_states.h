@@ -25,7 +25,7 @@ class ModelStates {
   [[nodiscard]] std::int64_t count() const { return count_; }
   [[nodiscard]] std::size_t bytes() const;
   void clear(std::int64_t slot);
-  // Slot `to` of this pool becomes a copy of slot `slot` of `from`.
+  // Slot `to` of this pool becomes a copy of slot `slot` of `from`, which may be on the other device.
   void copy(const ModelStates& from, std::int64_t slot, std::int64_t to);
 
   // Every tensor of a state, layer by layer.

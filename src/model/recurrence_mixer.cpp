@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/row_blocks.h"
 #include "model/adjacent_states.h"
 #include "model/block.h"
 #include "model/block_views.h"
@@ -258,6 +259,7 @@ RecurrenceForward RecurrenceMixer::forward_args(const LayerContext& context, con
   args.o = as_heads(a.o, context.batch.common_length(), 0, config_->value_heads(), config_->value_dim());
   args.chunk_states = a.chunk_states;
   args.saved = a.saved;
+  if (RowBlocks::fixed()) args.run.segments = 1;
   return args;
 }
 

@@ -1,6 +1,7 @@
 #include "serve/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <utility>
 
@@ -12,6 +13,14 @@ namespace {
 constexpr const char* kNoNumber = "the model gives something that is not a number";
 constexpr const char* kStopping = "the server is stopping";
 
+// Shorter beginnings are read again: a call of the model more costs as much. On a GPU that is so for longer ones.
+std::size_t least_kept(const Device& device) { return device.gpu == nullptr ? 128 : 512; }
+// Long prompts are kept at such distances too, wherever they lead.
+std::size_t kept_distance(const Device& device) { return device.gpu == nullptr ? 1024 : kGpuPromptPiece; }
+
+constexpr std::size_t kMostEnded = 32;
+constexpr std::chrono::milliseconds kIdle{50};  // before answers are read: who comes now should not wait for it
+
 }  // namespace
 
 Engine::Engine(const LanguageModel& model, const Tokenizer& tokenizer, const Device& device,
@@ -20,9 +29,11 @@ Engine::Engine(const LanguageModel& model, const Tokenizer& tokenizer, const Dev
       metrics_(metrics),
       max_queue_(static_cast<std::size_t>(options.max_queue)),
       states_(model.config(), options.max_batch, device),
-      cache_(model.config(), device, options.cache_bytes, prompt_piece(device)),
+      grid_(prompt_grid(model, device)),
+      cache_(model, device, options.cache, grid_),
       decoder_(model, std::make_shared<DeviceWeights>(model, device), states_),
       running_(static_cast<std::size_t>(options.max_batch)) {
+  count_cache();
   thread_ = std::thread([this] { run(); });
 }
 
@@ -90,7 +101,16 @@ bool Engine::wait_for_work() {
     if (queue_.empty()) busy_ = false;
     changed_.notify_all();
   }
-  changed_.wait(lock, [this] { return ending_ || aborting_ || !queue_.empty() || in_batch_ > 0; });
+  const auto something = [this] { return ending_ || aborting_ || !queue_.empty() || in_batch_ > 0; };
+  while (!something()) {
+    if (ended_.empty() || closed_) {
+      changed_.wait(lock, something);
+    } else if (!changed_.wait_for(lock, kIdle, something)) {
+      lock.unlock();
+      read_ahead();
+      lock.lock();
+    }
+  }
   if (ending_) return false;
   busy_ = true;
   if (std::exchange(aborting_, false)) {
@@ -120,11 +140,14 @@ void Engine::admit() {
     const SequenceRequest& request = job->sequences()[started_];
     running_[slot] = std::make_unique<Running>(
         Running{.job = job, .index = started_, .sequence = {tokenizer_, request.prompt, request.options}});
-    restore(slot);
+    read_ahead_ = 0;  // its slot is taken
     ++in_batch_;
     ++metrics_.running;
     decoder_.add(static_cast<std::int64_t>(slot), running_[slot]->sequence);
-    reading_.push_back(slot);
+    if (!follow(slot)) {
+      restore(slot);
+      reading_.push_back(slot);
+    }
     if (++started_ == job->sequences().size()) {
       queue_.pop_front();
       started_ = 0;
@@ -137,6 +160,12 @@ void Engine::leave(std::size_t slot) {
   decoder_.remove(static_cast<std::int64_t>(slot));
   std::erase(reading_, slot);
   running_[slot].reset();
+  for (std::size_t other = 0; other < running_.size(); ++other) {  // who waited for it reads by itself
+    if (running_[other] == nullptr || running_[other]->leader != slot) continue;
+    running_[other]->leader.reset();
+    restore(other);
+    reading_.push_back(other);
+  }
   --in_batch_;
   --metrics_.running;
 }
@@ -156,6 +185,7 @@ void Engine::collect() {
     const bool wanted = !running.job->abandoned();
     if (!running.sequence.done() && wanted && !running.job->stopped(running.index)) continue;
     if (!running.sequence.done() && !wanted) ++metrics_.abandoned;
+    if (wanted) note_answer(running);
     leave(slot);
   }
 }
@@ -180,6 +210,7 @@ void Engine::read_prompts() {
   }
   decoder_.read(slots);
   keep(slots);
+  fork();
 }
 
 // The scores of a prompt's tokens come of reading them.
@@ -187,30 +218,134 @@ void Engine::restore(std::size_t slot) {
   Running& running = *running_[slot];
   const auto index = static_cast<std::int64_t>(slot);
   states_.clear(index);
-  const std::size_t size = running.sequence.prompt().size();
-  std::size_t cached = 0;
-  if (!running.sequence.options().score_prompt && running.sequence.options().max_tokens > 0) {
+  const GenerationOptions& options = running.sequence.options();
+  StateCache::Found found;
+  if (!options.score_prompt && options.max_tokens > 0 && cache_.keeps()) {
     ++metrics_.cache_lookups;
-    cached = cache_.restore(running.sequence.prompt(), states_, index);
+    found = cache_.restore(running.sequence.prompt(), states_, index);
+    plan_cuts(running, found);
   }
-  if (cached > 0) {
-    running.sequence.skip(cached);
-    running.job->add_cached_tokens(cached);
+  if (found.tokens > 0) {
+    running.sequence.skip(found.tokens);
+    if (options.stream == 0) running.job->add_cached_tokens(found.tokens);  // as the tokens of a prompt, once for all n
     ++metrics_.cache_hits;
-    metrics_.cached_tokens += cached;
+    metrics_.cached_tokens += found.tokens;
   }
-  metrics_.prompt_tokens += size - cached;
+  metrics_.prompt_tokens += running.sequence.prompt().size() - found.tokens;
+}
+
+// At the prompt's end, as far as it is on the grid, where it parts from what was read before, and now and then between.
+void Engine::plan_cuts(Running& running, const StateCache::Found& found) const {
+  const std::size_t end = (running.sequence.prompt().size() - 1) / grid_ * grid_;
+  const auto cut = [&](std::size_t tokens) {
+    if (tokens <= found.tokens || tokens > end || tokens < least_kept(states_.device())) return;
+    running.sequence.cut(tokens);
+    running.keep_at.insert(tokens);
+  };
+  cut(end);
+  cut(found.shared / grid_ * grid_);
+  const std::size_t distance = kept_distance(states_.device());
+  for (std::size_t at = (found.tokens + distance / 2) / distance * distance + distance; at < end; at += distance)
+    cut(at);
 }
 
 // The states of sequences that are at a cut of their prompts, before anything else happens to them.
 void Engine::keep(std::span<const std::int64_t> slots) {
   for (const std::int64_t slot : slots) {
-    const Sequence& sequence = running_[static_cast<std::size_t>(slot)]->sequence;
-    if (!sequence.done()) cache_.keep(sequence.prompt().first(sequence.tokens_read()), states_, slot);
+    const Running& running = *running_[static_cast<std::size_t>(slot)];
+    const Sequence& sequence = running.sequence;
+    if (sequence.done() || !running.keep_at.contains(sequence.tokens_read())) continue;
+    cache_.keep(sequence.prompt().first(sequence.tokens_read()), states_, slot);
   }
+  count_cache();
+}
+
+void Engine::count_cache() {
   metrics_.cache_snapshots = static_cast<std::int64_t>(cache_.snapshots());
   metrics_.cache_bytes = static_cast<std::int64_t>(cache_.bytes());
   metrics_.cache_evictions = cache_.evicted();
+  metrics_.cache_files = static_cast<std::int64_t>(cache_.files());
+  metrics_.cache_file_bytes = static_cast<std::int64_t>(cache_.file_bytes());
+  metrics_.cache_files_loaded = cache_.loaded();
+}
+
+bool Engine::follow(std::size_t slot) {
+  Running& running = *running_[slot];
+  const SequenceRequest& request = running.job->sequences()[running.index];
+  if (request.shared > 0) running.sequence.cut(request.shared);  // also where nobody is there to follow
+  for (std::size_t other = 0; other < running_.size(); ++other) {
+    if (other == slot || running_[other] == nullptr || running_[other]->job != running.job) continue;
+    const Running& leader = *running_[other];
+    const SequenceRequest& leading = running.job->sequences()[leader.index];
+    if (leader.leader || !leader.sequence.reading()) continue;
+    const bool same = std::ranges::equal(leading.prompt, request.prompt);
+    const bool begins_alike =
+        request.group > 0 && leading.group == request.group && leader.sequence.tokens_read() < request.shared;
+    if (!same && !begins_alike) continue;
+    running.leader = other;
+    running.fork_at = same ? leader.sequence.tokens_to_read() : request.shared;
+    if (same) decoder_.follow(static_cast<std::int64_t>(slot), static_cast<std::int64_t>(other));
+    ++metrics_.forked_sequences;
+    return true;
+  }
+  return false;
+}
+
+void Engine::fork() {
+  for (std::size_t slot = 0; slot < running_.size(); ++slot) {
+    if (running_[slot] == nullptr || !running_[slot]->leader) continue;
+    Running& running = *running_[slot];
+    const Sequence& leader = running_[*running.leader]->sequence;
+    if (leader.tokens_read() < running.fork_at) continue;
+    if (running.sequence.reading()) {  // else the decoder has done it
+      states_.copy(states_, static_cast<std::int64_t>(*running.leader), static_cast<std::int64_t>(slot));
+      running.sequence.fork(leader);
+      reading_.push_back(slot);
+    }
+    running.leader.reset();
+  }
+}
+
+void Engine::note_answer(const Running& running) {
+  const GenerationOptions& options = running.sequence.options();
+  if (options.score_prompt || options.max_tokens == 0 || !cache_.keeps() || options.stream > 0) return;
+  const std::span<const std::int32_t> tokens = running.sequence.tokens();
+  const std::size_t end = tokens.size() / grid_ * grid_;
+  const std::size_t prompt_cut = (running.sequence.prompt().size() - 1) / grid_ * grid_;
+  if (end <= prompt_cut || end < least_kept(states_.device())) return;
+  ended_.push_front({{tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(end)}, prompt_cut});
+  if (ended_.size() > kMostEnded) ended_.pop_back();
+}
+
+// Tokens of an answer were read one by one, and the state that they left has other bits than their text as a prompt:
+// that is what must be read.
+void Engine::read_ahead() {
+  const Ended& text = ended_.front();
+  const auto done = [this] {
+    ended_.pop_front();
+    read_ahead_ = 0;
+    count_cache();
+  };
+  try {
+    if (read_ahead_ == 0) {
+      const std::size_t known = cache_.longest(text.tokens);
+      const bool worth = known < text.tokens.size() && (known >= text.prompt_cut || text.prompt_cut < grid_);
+      if (!worth) return done();
+      states_.clear(0);
+      read_ahead_ = cache_.restore(text.tokens, states_, 0).tokens;
+    }
+    // On a CPU a piece takes long, and somebody may come.
+    const std::size_t most = states_.device().gpu == nullptr ? grid_ : prompt_piece(states_.device());
+    const std::size_t end = std::min(read_ahead_ + most, text.tokens.size());
+    decoder_.read_piece({.prompt = text.tokens, .begin = read_ahead_, .end = end, .slot = 0});
+    metrics_.read_ahead_tokens += end - read_ahead_;
+    read_ahead_ = end;
+    if (end < text.tokens.size()) return;
+    cache_.keep(text.tokens, states_, 0);
+    done();
+  } catch (const std::exception&) {  // nobody waits for it
+    done();
+  }
 }
 
 void Engine::fail_running(const std::string& why) {

@@ -5,6 +5,10 @@
 // one batch (infer/decoder.h). While a GPU works on it the tokens are passed on, and prompts are read further: a
 // bounded number of tokens, of several prompts in turn, so that neither a stream nor a short prompt waits for a long
 // one. A slot is one of a pool of recurrent states, so memory does not depend on how long anything is.
+//
+// What was read is not read again: a prompt goes on from the longest state that the cache has of it, samples of one
+// prompt and prompts of one request that begin alike read that once and fork, and while nothing else is to be done
+// answers are read into the cache, where the next prompt of a conversation finds them.
 #pragma once
 
 #include <chrono>
@@ -13,6 +17,8 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,9 +34,9 @@
 namespace qdelta::serve {
 
 struct EngineOptions {
-  std::int64_t max_batch = 16;                        // sequences at a time
-  std::int64_t max_queue = 64;                        // requests that may wait
-  std::size_t cache_bytes = std::size_t{512} << 20U;  // of states of prompts; 0: none is kept
+  std::int64_t max_batch = 16;  // sequences at a time
+  std::int64_t max_queue = 64;  // requests that may wait
+  CacheLimits cache = {};       // for states of prompts
 };
 
 class Engine {
@@ -58,6 +64,15 @@ class Engine {
     std::shared_ptr<Job> job;
     std::size_t index = 0;  // of the job's sequences
     Sequence sequence;
+    std::set<std::size_t> keep_at = {};  // tokens of the prompt after which the state is kept
+    // The slot of another sequence of the job that reads for this one, until it has read so many tokens.
+    std::optional<std::size_t> leader = std::nullopt;
+    std::size_t fork_at = 0;
+  };
+  // A text that has ended, to be read as far as the cache's grid goes.
+  struct Ended {
+    std::vector<std::int32_t> tokens;
+    std::size_t prompt_cut = 0;  // where the last snapshot of its prompt is
   };
 
   void run();
@@ -69,9 +84,18 @@ class Engine {
   // Takes what is new of the sequences; those that have ended leave.
   void collect();
   void read_prompts();
-  // Where a sequence begins: at nothing, or at what of its prompt the cache has.
+  // Where a sequence begins: at nothing, or at what of its prompt the cache has; and where it is to be cut.
   void restore(std::size_t slot);
+  void plan_cuts(Running& running, const StateCache::Found& found) const;
   void keep(std::span<const std::int64_t> slots);
+  // Whether another sequence of the job reads all that this one has to read, or its beginning: then it waits for that.
+  bool follow(std::size_t slot);
+  // Those whose leaders have come to where they part go on by themselves.
+  void fork();
+  void note_answer(const Running& running);
+  // A piece of an answer that has ended, into the cache. When nothing else is to be done.
+  void read_ahead();
+  void count_cache();
   // Whatever is in the batch, or waits, ends here.
   void fail_running(const std::string& why);
   void fail_waiting(const std::string& why);
@@ -82,12 +106,15 @@ class Engine {
 
   // The engine's thread's own.
   ModelStates states_;
+  const std::size_t grid_;
   StateCache cache_;
   Decoder decoder_;
   std::vector<std::unique_ptr<Running>> running_;  // by slot; null where it is free
   std::size_t in_batch_ = 0;                       // how many are not
   std::deque<std::size_t> reading_;                // slots with something to read, whose turn it is first
   std::size_t started_ = 0;                        // sequences of the first request in the queue that are in the batch
+  std::deque<Ended> ended_;                        // answers that are not in the cache, the latest first
+  std::size_t read_ahead_ = 0;                     // tokens of the first of them that are in slot 0
   std::vector<Outbox::Letter> letters_;
   Outbox outbox_;
 

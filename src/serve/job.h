@@ -19,6 +19,9 @@ namespace qdelta::serve {
 struct SequenceRequest {
   std::vector<std::int32_t> prompt;  // not empty
   GenerationOptions options;
+  // Sequences of one group begin with the same `shared` tokens, which are read once for all that are there. They are
+  // cut there in any case, so that it does not matter who is. Group 0: none.
+  std::size_t group = 0, shared = 0;
 };
 
 // What is new of one of them.

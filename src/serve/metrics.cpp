@@ -50,6 +50,13 @@ std::string Metrics::text() const {
   put("qdelta_cache_evictions_total", "counter", "Snapshots that made room for others.", cache_evictions.load());
   put("qdelta_cache_snapshots", "gauge", "Snapshots in the cache.", cache_snapshots.load());
   put("qdelta_cache_bytes", "gauge", "Memory that they take.", cache_bytes.load());
+  put("qdelta_cache_files", "gauge", "Snapshots on disk.", cache_files.load());
+  put("qdelta_cache_file_bytes", "gauge", "What they take there.", cache_file_bytes.load());
+  put("qdelta_cache_files_loaded_total", "counter", "Snapshots that were read from disk.", cache_files_loaded.load());
+  put("qdelta_forked_sequences_total", "counter", "Sequences whose prompts were read with another's.",
+      forked_sequences.load());
+  put("qdelta_read_ahead_tokens_total", "counter", "Tokens of answers that were read for prompts to come.",
+      read_ahead_tokens.load());
   put("qdelta_abandoned_sequences_total", "counter", "Sequences that were not finished: the client had gone.",
       abandoned.load());
 

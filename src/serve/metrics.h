@@ -20,8 +20,11 @@ class Metrics {
   std::atomic<std::uint64_t> decode_steps{0};   // of the whole batch; generated_tokens over this is its mean size
   std::atomic<std::uint64_t> cached_tokens{0};  // of prompts, not read again
   std::atomic<std::uint64_t> cache_lookups{0}, cache_hits{0}, cache_evictions{0};
-  std::atomic<std::int64_t> cache_snapshots{0}, cache_bytes{0};
-  std::atomic<std::uint64_t> abandoned{0};  // sequences that ended before their time: the client had gone
+  std::atomic<std::int64_t> cache_snapshots{0}, cache_bytes{0}, cache_files{0}, cache_file_bytes{0};
+  std::atomic<std::uint64_t> cache_files_loaded{0};
+  std::atomic<std::uint64_t> forked_sequences{0};   // that others read for
+  std::atomic<std::uint64_t> read_ahead_tokens{0};  // of answers, for prompts to come
+  std::atomic<std::uint64_t> abandoned{0};          // sequences that ended before their time: the client had gone
 
   // A request has been answered: with this status, or 499 where the client had gone before the answer.
   void answered(int status);

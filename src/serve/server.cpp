@@ -20,6 +20,7 @@
 #include "serve/page.h"
 #include "serve/request_log.h"
 #include "serve/response.h"
+#include "serve/shared_prefix.h"
 
 namespace qdelta::serve {
 namespace {
@@ -284,6 +285,7 @@ class Server::Implementation {
         sequences.push_back(sequence);
       }
     }
+    if (request.echo && request.logprobs) mark_shared(sequences);
     return sequences;
   }
 

@@ -44,6 +44,19 @@ void expect_near(const std::vector<ScoredToken>& got, const std::vector<ScoredTo
   }
 }
 
+// To the last bit.
+void expect_equal(const std::vector<ScoredToken>& got, const std::vector<ScoredToken>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].token, expected[i].token);
+    EXPECT_EQ(got[i].log_probability, expected[i].log_probability);
+    ASSERT_EQ(got[i].top.size(), expected[i].top.size());
+    for (std::size_t k = 0; k < got[i].top.size(); ++k) {
+      EXPECT_EQ(got[i].top[k].log_probability, expected[i].top[k].log_probability);
+    }
+  }
+}
+
 class Decoding : public ::testing::Test {
  protected:
   [[nodiscard]] Sequence sequence(const std::string& prompt, const GenerationOptions& options) const {
@@ -67,6 +80,46 @@ class Decoding : public ::testing::Test {
   std::shared_ptr<const DeviceWeights> weights_ = std::make_shared<DeviceWeights>(*model_, Device{1});
   ByteTokenizer tokenizer_;
 };
+
+// One reads for all that have its prompt, in several pieces, scored or not; each draws for itself.
+TEST_F(Decoding, WhoFollowsGetsWhatItGetsAlone) {
+  for (const GenerationOptions& options :
+       {GenerationOptions{.sampling = {.temperature = 1, .seed = 4}, .max_tokens = 12, .logprobs = 2},
+        GenerationOptions{.sampling = {.temperature = 1}, .max_tokens = 5, .logprobs = 1, .score_prompt = true},
+        GenerationOptions{.max_tokens = 0, .logprobs = 3, .score_prompt = true}}) {
+    const std::string prompt(700, 'q');
+    ModelStates states(model_->config(), 4, {1});
+    Decoder decoder(*model_, weights_, states);
+    std::deque<Sequence> sequences;
+    for (std::int64_t slot = 0; slot < 4; ++slot) {
+      GenerationOptions own = options;
+      own.stream = static_cast<std::uint64_t>(slot);
+      decoder.add(slot, sequences.emplace_back(sequence(prompt, own)));
+      if (slot > 0) decoder.follow(slot, 0);
+    }
+    const std::vector<std::int64_t> leader{0};
+    while (sequences.front().reading()) {
+      EXPECT_TRUE(sequences[2].reading());
+      decoder.read(leader);
+    }
+    while (decoder.step() > 0) {
+    }
+    for (Sequence& each : sequences) {
+      Result result;
+      result.take(each);
+      const Result expected = alone(prompt, each.options());
+      expect_equal(result.prompt, expected.prompt);
+      expect_equal(result.generated, expected.generated);
+      EXPECT_EQ(result.end, expected.end);
+    }
+  }
+  ModelStates states(model_->config(), 2, {1});
+  Decoder decoder(*model_, weights_, states);
+  Sequence one = sequence("one", {}), other = sequence("other", {});
+  decoder.add(0, one);
+  decoder.add(1, other);
+  EXPECT_THROW(decoder.follow(1, 0), Error);
+}
 
 // More sequences than slots, more slots than rows of a step, each with options of its own.
 TEST_F(Decoding, SequencesThatComeAndGoGetWhatTheyGetAlone) {

@@ -124,7 +124,7 @@ TEST_F(Completions, TogetherAsAlone) {
 // Prompts of one token, of few, of several pieces, scored and not, and 16 at once: every bit of every log-probability.
 TEST(Company, ChangesNoBit) {
   serve::ServerOptions options;
-  options.engine.cache_bytes = 0;
+  options.engine.cache.memory = 0;
   const Serving serving(options);
   std::vector<json> bodies;
   for (int i = 0; i < 24; ++i) {

@@ -10,7 +10,8 @@
 // do more arithmetic between tokens and gain nothing while a tile stays in the nearest cache.
 //
 // The decay is not multiplied into the state at every block: what is stored is S / fold, and only when fold gets small
-// is it multiplied in.
+// is it multiplied in, and every kFoldTokens tokens: a sequence that ends there and goes on in another call has the
+// same bits as in one.
 #include "kernels/cpu/recurrence_blocked.h"
 
 #include "core/threads.h"
@@ -65,6 +66,7 @@ inline constexpr int kTileVectors = 1;
 HWY_INLINE std::int64_t TileColumns() { return kTileVectors * static_cast<std::int64_t>(hn::Lanes(Floats())); }
 
 inline constexpr float kSmallestFold = 1.0F / 256;
+inline constexpr std::int64_t kFoldTokens = 64;
 
 // The rows of tokens to come. They are a whole token apart, too far for the processor to guess where the next one is,
 // and asking for all of them at once would stall it: so a few are asked for before each sweep.
@@ -278,7 +280,7 @@ HWY_INLINE Block PackBlock(const ChunkPlan& plan, const RecurrenceInputs& in, st
   }
   fold *= from_entry;
   block.shrink = 1.0F;
-  if (fold < kSmallestFold) {
+  if (fold < kSmallestFold || (first + kRecurrenceBlock) % kFoldTokens == 0) {
     block.shrink = fold;
     fold = 1.0F;
   }

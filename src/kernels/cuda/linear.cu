@@ -3,6 +3,7 @@
 #include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/matmul_cache.h"
+#include "kernels/row_blocks.h"
 
 namespace qdelta::cuda {
 namespace {
@@ -68,6 +69,7 @@ void matmul(const Context& context, const ConstTensorView& a, bool transpose_a, 
   p.in = a.dtype;
   p.out = c.dtype;
   p.alignment = std::min({alignment_of(a), alignment_of(b), alignment_of(c), add ? alignment_of(add) : 16});
+  p.rows_alone = RowBlocks::fixed();
   context.matmul_cache().run(context, p, a.data, b.data, add.data, c.data);
 }
 
@@ -91,7 +93,7 @@ void linear_forward(const Context& context, const LinearForward& args) {
     check_same_type("linear", args.y, {args.add});
   }
   const std::int64_t rows = args.x.extent(0);
-  if (rows == 1 && args.x.extent(1) > 0 && args.w.extent(0) > 0 &&
+  if (rows == 1 && !RowBlocks::fixed() && args.x.extent(1) > 0 && args.w.extent(0) > 0 &&
       aligned(args.x.dtype == DType::bf16 ? 8 : 4, {args.x, args.w})) {
     dispatch_dtype(args.x.dtype, [&](auto type) {
       using T = typename decltype(type)::type;

@@ -1,11 +1,14 @@
 // The heuristic gives several algorithms for a shape. The first is used, or where products are tuned the fastest of
-// those that give the same bits.
+// those that give the same bits. Where rows must not depend on their number the heuristic is asked for kRowsAsked rows
+// instead, and for algorithms that do not split sums; a row of a tile is then summed up in the same order whatever the
+// tiles beside it.
 //
 // cuBLASLt is column-major: to it a row-major matrix is its transpose, with the same leading dimension. So
 // c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T: b comes first, and transposition flags stay as they are.
 #include "kernels/cuda/matmul_cache.h"
 
 #include <array>
+#include <utility>
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/graph.h"
@@ -31,7 +34,8 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
 bool operator==(const MatmulShape& x, const MatmulShape& y) {
   return x.rows == y.rows && x.cols == y.cols && x.inner == y.inner && x.a.ld == y.a.ld &&
          x.a.transposed == y.a.transposed && x.b.ld == y.b.ld && x.b.transposed == y.b.transposed && x.ldc == y.ldc &&
-         x.ld_add == y.ld_add && x.in == y.in && x.out == y.out && x.alignment == y.alignment;
+         x.ld_add == y.ld_add && x.in == y.in && x.out == y.out && x.alignment == y.alignment &&
+         x.rows_alone == y.rows_alone;
 }
 
 std::size_t MatmulCache::Hash::operator()(const MatmulShape& p) const {
@@ -39,7 +43,7 @@ std::size_t MatmulCache::Hash::operator()(const MatmulShape& p) const {
   for (const std::int64_t value :
        {p.rows, p.cols, p.inner, p.a.ld, p.b.ld, p.ldc, p.ld_add, std::int64_t{p.a.transposed},
         std::int64_t{p.b.transposed}, static_cast<std::int64_t>(p.in), static_cast<std::int64_t>(p.out),
-        std::int64_t{p.alignment}}) {
+        std::int64_t{p.alignment}, std::int64_t{p.rows_alone}}) {
     hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15U;
     hash ^= hash >> 29U;
   }
@@ -49,6 +53,7 @@ std::size_t MatmulCache::Hash::operator()(const MatmulShape& p) const {
 // What cuBLASLt calls A is our b, and its B is our a.
 struct MatmulCache::Matmul {
   static constexpr int kCandidates = 8;
+  static constexpr std::int64_t kRowsAsked = 2048;
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, add = nullptr, c = nullptr;
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
@@ -60,11 +65,36 @@ struct MatmulCache::Matmul {
     QDELTA_CUDA(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     set(operation, CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(operation, CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-    layout(&b, p.in, p.rows, p.inner, p.a);
     layout(&a, p.in, p.inner, p.cols, p.b);
-    layout(&add, p.out, p.rows, p.cols, {p.ld_add, false});
-    layout(&c, p.out, p.rows, p.cols, {p.ldc, false});
-
+    if (p.rows_alone) {
+      lay_out_rows(p, kRowsAsked);
+      find(context, p);
+      for (cublasLtMatrixLayout_t* each : {&b, &add, &c}) cublasLtMatrixLayoutDestroy(std::exchange(*each, nullptr));
+      lay_out_rows(p, p.rows);
+      choose_one_that_can(context, p);
+    } else {
+      lay_out_rows(p, p.rows);
+      find(context, p);
+    }
+  }
+  // What serves the rows asked for serves others too; this makes sure of it.
+  void choose_one_that_can(const Context& context, const MatmulShape& p) {
+    cublasLtMatmulHeuristicResult_t result{};
+    const auto can = [&](int algorithm) {
+      return cublasLtMatmulAlgoCheck(context.matrix(), operation, a, b, add, c,
+                                     &candidates[static_cast<std::size_t>(algorithm)].algo,
+                                     &result) == CUBLAS_STATUS_SUCCESS &&
+             result.workspaceSize <= context.matrix_workspace().size();
+    };
+    while (chosen < found && !can(chosen)) ++chosen;
+    require(chosen < found, "the matrix library has no algorithm of {} rows for {}", kRowsAsked, p.rows);
+  }
+  void lay_out_rows(const MatmulShape& p, std::int64_t rows) {
+    layout(&b, p.in, rows, p.inner, p.a);
+    layout(&add, p.out, rows, p.cols, {p.ld_add, false});
+    layout(&c, p.out, rows, p.cols, {p.ldc, false});
+  }
+  void find(const Context& context, const MatmulShape& p) {
     cublasLtMatmulPreference_t preference = nullptr;
     QDELTA_CUDA(cublasLtMatmulPreferenceCreate(&preference));
     const std::uint64_t workspace = context.matrix_workspace().size();
@@ -74,6 +104,10 @@ struct MatmulCache::Matmul {
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
+    if (p.rows_alone) {
+      set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+          static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
+    }
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context.matrix(), operation, a, b, add, c, preference,
                                                                  kCandidates, candidates.data(), &found);
     cublasLtMatmulPreferenceDestroy(preference);
@@ -117,7 +151,8 @@ void MatmulCache::run(const Context& context, const MatmulShape& shape, const vo
   if (matmul == nullptr) matmul = std::make_unique<Matmul>(context, shape);
   const double flop =
       2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.cols) * static_cast<double>(shape.inner);
-  if (ProductTuning::tunes() && !matmul->tuned && flop >= kLeastTunedFlop && !is_capturing(context)) {
+  if (ProductTuning::tunes() && !shape.rows_alone && !matmul->tuned && flop >= kLeastTunedFlop &&
+      !is_capturing(context)) {
     const std::size_t bytes = static_cast<std::size_t>(shape.rows * shape.ldc) * size_of(shape.out);
     matmul->chosen = fastest_with_same_bits(context, matmul->found, bytes, [&](int algorithm, void* out) {
       return matmul->run(context, algorithm, a, b, add, out) == CUBLAS_STATUS_SUCCESS;

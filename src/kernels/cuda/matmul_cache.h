@@ -25,6 +25,8 @@ struct MatmulShape {
   std::int64_t ldc = 0, ld_add = 0;
   DType in = DType::f32, out = DType::f32;
   int alignment = 16;  // bytes; of all pointers and rows
+  // Each row of c is summed up in the same order whatever the number of rows (kernels/row_blocks.h).
+  bool rows_alone = false;
 
   friend bool operator==(const MatmulShape& x, const MatmulShape& y);
 };

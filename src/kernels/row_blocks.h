@@ -1,0 +1,29 @@
+// Texts that may be cut anywhere on a grid: how far the bits of a row depend on the rows beside it.
+#pragma once
+
+#include <cstdint>
+
+namespace qdelta {
+
+// While one exists, what a text leaves behind has the same bits however many tokens of it this thread gives to a call,
+// as long as calls begin at multiples of kRowBlock from its beginning. Matrix products y = x w^T then sum up each row
+// in an order that the number of rows does not change: on the CPU they take blocks of kRowBlock rows and the rest as it
+// would be alone, on a GPU the algorithm for a fixed number of rows, whatever there are. Recurrences scan chunk after
+// chunk, and one token is a text like any other.
+inline constexpr std::int64_t kRowBlock = 128;
+
+class RowBlocks {
+ public:
+  RowBlocks() : before_(fixed_) { fixed_ = true; }
+  ~RowBlocks() { fixed_ = before_; }
+  RowBlocks(const RowBlocks&) = delete;
+  RowBlocks& operator=(const RowBlocks&) = delete;
+
+  [[nodiscard]] static bool fixed() { return fixed_; }
+
+ private:
+  static inline thread_local bool fixed_ = false;
+  bool before_;
+};
+
+}  // namespace qdelta
