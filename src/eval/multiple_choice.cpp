@@ -59,15 +59,20 @@ LabelledChoices labelled_choices(const JsonAt& record) {
   return out;
 }
 
+// The layout with the question as it is asked in "query", and in "gold" the index of the right one of "choices".
+ChoiceQuestion indexed_question(const std::string& context, const JsonAt& record) {
+  std::vector<std::string> choices = texts_at(record, "choices");
+  const std::int64_t gold = index_at(record, "gold", 0, last_index(record, choices));
+  return plain_question(context, std::move(choices), gold);
+}
+
 }  // namespace
 
 ChoiceQuestion arc_question(const JsonAt& record) {
-  if (record.has("query")) {  // the question already in its prompt, the answer as an index
+  if (record.has("query")) {
     std::string context = text_at(record, "query");
     if (!context.ends_with("\nAnswer:")) context += "\nAnswer:";
-    std::vector<std::string> choices = texts_at(record, "choices");
-    const std::int64_t gold = index_at(record, "gold", 0, last_index(record, choices));
-    return plain_question(context, std::move(choices), gold);
+    return indexed_question(context, record);
   }
   const JsonAt question = record.at("question");
   const std::string stem = question.value().is_object() ? text_at(question, "stem") : question.text();
@@ -76,6 +81,7 @@ ChoiceQuestion arc_question(const JsonAt& record) {
 }
 
 ChoiceQuestion openbookqa_question(const JsonAt& record) {
+  if (record.has("query")) return indexed_question(text_at(record, "query"), record);
   const std::string stem =
       record.has("question_stem") ? text_at(record, "question_stem") : text_at(record.at("question"), "stem");
   LabelledChoices choices = labelled_choices(record);

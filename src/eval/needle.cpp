@@ -109,24 +109,117 @@ std::string haystack_of(const NeedleMaterial& material, const Needle& needle, co
   return fmt::format("{}", fmt::join(parts, between));
 }
 
-Question question_of(const NeedleMaterial& material, const Needle& needle, int variant, std::int64_t size) {
+// A question in two parts: all up to its end, and the beginning of the answer.
+struct Prompt {
+  std::string text, beginning;
+};
+
+Prompt prompt_of(const NeedleMaterial& material, const Needle& needle, int variant, std::int64_t size) {
   const std::string kind = variant == 3 ? "uuid" : "number";
   const std::string sentence =
       fmt::format("One of the special magic {}s for {} is: {}.", kind, needle.key, needle.value);
-  Question question;
-  question.prompt = fmt::format(
-      "A special magic {0} is hidden within the following text. Make sure to memorize it. I will quiz you about the "
-      "{0} "
-      "afterwards.\n{1}\nWhat is the special magic {0} for {2} mentioned in the provided text? The special magic {0} "
-      "for "
-      "{2} mentioned in the provided text is",
-      kind, haystack_of(material, needle, sentence, variant, size), needle.key);
-  question.answers = {needle.value};
-  question.about = {{"key", needle.key}, {"depth", needle.depth}};
-  return question;
+  return {fmt::format("A special magic {0} is hidden within the following text. Make sure to memorize it. I will quiz "
+                      "you about the {0} afterwards.\n{1}\nWhat is the special magic {0} for {2} mentioned in the "
+                      "provided text?",
+                      kind, haystack_of(material, needle, sentence, variant, size), needle.key),
+          fmt::format(" The special magic {} for {} mentioned in the provided text is", kind, needle.key)};
 }
 
+// Makes the samples of one task and length, each with a haystack that fits.
+class Samples {
+ public:
+  Samples(const NeedleMaterial& material, const RequestEncoder& encoder, const NeedleOptions& options)
+      : material_(material), encoder_(encoder), options_(options) {}
+
+  [[nodiscard]] std::vector<Question> all() const {
+    const bool harness = options_.haystack == HaystackSize::harness;
+    const std::int64_t step = harness ? harness_step() : 1;
+    const std::int64_t most = harness ? harness_size(step) : longest_size();
+    std::vector<Question> questions;
+    for (std::int64_t index = 0; index < options_.samples; ++index) {
+      const Needle needle = needle_of(material_, options_, index);
+      std::int64_t size = most;  // of the first; others may need a little less
+      Prompt prompt = prompt_with(needle, size);
+      while (!fits(prompt) && size > step) {
+        size -= step;
+        prompt = prompt_with(needle, size);
+      }
+      if (!fits(prompt)) {
+        fail(Status::invalid_argument, "niah_single_{}: sample {} does not fit a length of {} tokens", options_.variant,
+             index, options_.length);
+      }
+      Question question;
+      question.prompt = prompt.text + prompt.beginning;
+      question.answers = {needle.value};
+      question.about = {{"key", needle.key}, {"depth", needle.depth}, {"haystack", size}};
+      questions.push_back(std::move(question));
+    }
+    return questions;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t tokens_of(const std::string& text) const {
+    return static_cast<std::int64_t>(encoder_.encode(text).size());
+  }
+  [[nodiscard]] bool fits(const Prompt& prompt) const {
+    const bool harness = options_.haystack == HaystackSize::harness;
+    return tokens_of(harness ? prompt.text : prompt.text + prompt.beginning) + kNeedleAnswerTokens <= options_.length;
+  }
+  [[nodiscard]] Prompt prompt_with(const Needle& needle, std::int64_t size) const {
+    return prompt_of(material_, needle, options_.variant, size);
+  }
+  [[nodiscard]] Prompt first_with(std::int64_t size) const {
+    return prompt_with(needle_of(material_, options_, 0), size);
+  }
+
+  // The largest haystack for the first sample: doubled until it no longer fits, then by halves.
+  [[nodiscard]] std::int64_t longest_size() const {
+    if (!fits(first_with(1))) {
+      fail(Status::invalid_argument,
+           "niah_single_{}: a length of {} tokens has no room for the question and {} tokens of answer",
+           options_.variant, options_.length, kNeedleAnswerTokens);
+    }
+    std::int64_t low = 1;
+    std::int64_t high = 2;
+    while (high <= options_.length && fits(first_with(high))) {
+      low = high;
+      high *= 2;
+    }
+    while (high - low > 1) {
+      const std::int64_t middle = low + (high - low) / 2;
+      (fits(first_with(middle)) ? low : high) = middle;
+    }
+    return low;
+  }
+
+  [[nodiscard]] std::int64_t harness_step() const {
+    constexpr std::int64_t kWords = 500, kLines = 25, kFewLines = 5, kLong = 4096;
+    if (options_.variant != 1) return kWords;
+    return options_.length < kLong ? kFewLines : kLines;
+  }
+  [[nodiscard]] std::int64_t harness_size(std::int64_t step) const {
+    const bool essays = options_.variant != 1;
+    const std::int64_t most = essays ? static_cast<std::int64_t>(material_.words.size()) : options_.length;
+    const std::string answer = needle_of(material_, options_, 0).value;
+    for (std::int64_t size = step;; size += step) {
+      const std::int64_t tokens = tokens_of(first_with(std::min(size, most)).text + answer) + kNeedleAnswerTokens;
+      if (tokens > options_.length) return std::max<std::int64_t>(size - step, 1);
+      if (size > most) return most;
+      if (tokens == options_.length) return std::min(size + step, most);  // the harness looks no further, but goes on
+    }
+  }
+
+  const NeedleMaterial& material_;
+  const RequestEncoder& encoder_;
+  const NeedleOptions& options_;
+};
+
 }  // namespace
+
+HaystackSize haystack_size_of(const std::string& name) {
+  require(name == "longest" || name == "harness", "--haystack is '{}', expected longest or harness", name);
+  return name == "harness" ? HaystackSize::harness : HaystackSize::longest;
+}
 
 std::vector<std::string> sentences_of(std::string_view text) {
   constexpr std::string_view kClosing = "\"')]";
@@ -179,42 +272,7 @@ NeedleMaterial builtin_needle_material(std::uint64_t seed) {
 std::vector<Question> needle_questions(const NeedleMaterial& material, const RequestEncoder& encoder,
                                        const NeedleOptions& options) {
   require(options.length > 0 && options.samples > 0, "needles need a length and a number of samples above 0");
-  const auto fits = [&](const Question& question) {
-    return static_cast<std::int64_t>(encoder.encode(question.prompt).size()) + kNeedleAnswerTokens <= options.length;
-  };
-  const auto make = [&](std::int64_t index, std::int64_t size) {
-    return question_of(material, needle_of(material, options, index), options.variant, size);
-  };
-  if (!fits(make(0, 1))) {
-    fail(Status::invalid_argument,
-         "niah_single_{}: a length of {} tokens has no room for the question and {} tokens of answer", options.variant,
-         options.length, kNeedleAnswerTokens);
-  }
-  // The largest haystack for the first sample: doubled until it no longer fits, then by halves.
-  std::int64_t low = 1;
-  std::int64_t high = 2;
-  while (high <= options.length && fits(make(0, high))) {
-    low = high;
-    high *= 2;
-  }
-  while (high - low > 1) {
-    const std::int64_t middle = low + (high - low) / 2;
-    (fits(make(0, middle)) ? low : high) = middle;
-  }
-  // Others may need a little less.
-  std::vector<Question> questions;
-  for (std::int64_t index = 0; index < options.samples; ++index) {
-    std::int64_t size = low;
-    Question question = make(index, size);
-    while (size > 1 && !fits(question)) question = make(index, --size);
-    if (!fits(question)) {
-      fail(Status::invalid_argument, "niah_single_{}: sample {} does not fit a length of {} tokens", options.variant,
-           index, options.length);
-    }
-    question.about["haystack"] = size;
-    questions.push_back(std::move(question));
-  }
-  return questions;
+  return Samples(material, encoder, options).all();
 }
 
 }  // namespace qdelta::eval

@@ -5,7 +5,8 @@
 //   niah_single_2   essays, the needle between two sentences                7-digit number
 //   niah_single_3   essays, the needle between two sentences                uuid
 //
-// The haystack is as long as it can be for prompt and answer to fit the length, found by search.
+// The haystack is as long as it can be for prompt and answer to fit the length, found by search; or as long as
+// lm-evaluation-harness makes it, which grows it by many words at a time.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +27,22 @@ struct NeedleMaterial {
 // Our own, the same for the same seed.
 [[nodiscard]] NeedleMaterial builtin_needle_material(std::uint64_t seed);
 
+enum class HaystackSize {
+  longest,  // to a word or a line
+  // As lm-evaluation-harness: 500 words of essays at a time, or 25 lines (5 below 4096 tokens), as long as the first
+  // sample fits with its answer after it. Essays do not begin again. What it measures is the prompt without its last
+  // sentence, with which the answer begins.
+  harness,
+};
+// "longest" or "harness".
+[[nodiscard]] HaystackSize haystack_size_of(const std::string& name);
+
 struct NeedleOptions {
   int variant = 1;             // 1, 2 or 3 of niah_single_
   std::int64_t length = 1024;  // tokens of prompt and answer
   std::int64_t samples = 500;
   std::uint64_t seed = 42;
+  HaystackSize haystack = HaystackSize::longest;
 };
 constexpr std::int64_t kNeedleAnswerTokens = 128;
 

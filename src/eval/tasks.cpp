@@ -118,6 +118,7 @@ void make_needle(const TaskEntry& entry, const TaskSource& source, TaskList& out
     options.length = length;
     options.samples = settings.limit > 0 ? std::min(settings.limit, settings.samples) : settings.samples;
     options.seed = settings.seed;
+    options.haystack = haystack_size_of(settings.haystack);
     out.push_back(std::make_unique<GenerationTask>(fmt::format("{}_{}", entry.name, length), *source.encoder,
                                                    needle_questions(material, *source.encoder, options),
                                                    kNeedleAnswerTokens, std::vector<std::string>{}));

@@ -21,6 +21,7 @@ struct TaskSettings {
   std::vector<std::int64_t> lengths{1024, 2048, 4096};  // of needle tasks
   std::int64_t samples = 500;                           // of each needle task
   std::uint64_t seed = 42;                              // of what is generated
+  std::string haystack = "longest";                     // of needle tasks, or "harness" (needle.h)
   std::int64_t recall_length = 2048;                    // that a cloze's document is cut to
   std::string mqar = "paper";                           // LENGTH:PAIRS:EXAMPLES, or the published mixture
 };

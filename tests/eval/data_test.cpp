@@ -58,6 +58,10 @@ TEST(Layouts, OpenBookQa) {
   expect_question(ask(openbookqa_question, R"({"question": {"stem": "The sun", "choices": [{"text": "x", "label": "A"},
                       {"text": "y", "label": "B"}]}, "answerKey": "A"})"),
                   "The sun", {"x", "y"}, 0);
+  expect_question(ask(openbookqa_question, R"({"query": "The sun", "choices": ["x", "y"], "gold": 1})"), "The sun",
+                  {"x", "y"}, 1);
+  EXPECT_NE(complaint(openbookqa_question, R"({"query": "The sun", "choices": ["x", "y"], "gold": 2})").find("0 to 1"),
+            std::string::npos);
 }
 
 TEST(Layouts, HellaSwag) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <utility>
 
 #include "eval_testing.h"
 
@@ -93,6 +94,53 @@ TEST(Needles, UseTheWordsTheyAreGiven) {
   EXPECT_EQ(question.about.at("key"), "red-kite");
   // Short essays begin again.
   EXPECT_NE(question.prompt.find("Second file. First file here. Second"), std::string::npos) << question.prompt;
+}
+
+// Numbers of lines and words that prepare_niah.py of lm_eval 0.4.13 gives its samples with a tokenizer of bytes that
+// adds a begin of text. Its essays are others than our words, which are shorter: see below.
+TEST(Needles, HaystacksOfTheHarnessGrowInItsSteps) {
+  const std::vector<std::pair<std::int64_t, std::int64_t>> lines{
+      {1024, 5}, {2048, 15}, {4096, 25}, {8192, 75}, {16384, 175}};
+  const RequestEncoder encoder(kNeedleBytes, eval::Bos::on, 2048);
+  const NeedleMaterial material = eval::builtin_needle_material(1);
+  NeedleOptions options{1, 0, 3, 42};
+  options.haystack = eval::HaystackSize::harness;
+  for (const auto& [length, size] : lines) {
+    options.length = length;
+    for (const Question& question : needle_questions(material, encoder, options)) {
+      EXPECT_EQ(question.about.at("haystack"), size) << length;
+    }
+  }
+  // Words: with 500 more the first question and its answer would no longer fit.
+  options.length = 9000;
+  for (const int variant : {2, 3}) {
+    options.variant = variant;
+    options.haystack = eval::HaystackSize::longest;
+    const auto longest = needle_questions(material, encoder, options).front().about.at("haystack").get<std::int64_t>();
+    options.haystack = eval::HaystackSize::harness;
+    for (const Question& question : needle_questions(material, encoder, options)) {
+      EXPECT_EQ(question.about.at("haystack"), longest / 500 * 500) << longest;
+      EXPECT_LE(question.prompt.rfind(" The special magic ") + 1 + eval::kNeedleAnswerTokens, 9000U);
+    }
+  }
+}
+
+TEST(Needles, EssaysOfTheHarnessDoNotBeginAgain) {
+  NeedleMaterial material = eval::builtin_needle_material(1);
+  material.words.resize(730);
+  NeedleOptions options{2, 40'000, 2, 42};
+  options.haystack = eval::HaystackSize::harness;
+  const RequestEncoder encoder(kNeedleBytes, eval::Bos::on, 2048);
+  for (const Question& question : needle_questions(material, encoder, options)) {
+    EXPECT_EQ(question.about.at("haystack"), 730);
+  }
+  // Not even one step: one word remains.
+  options.length = 700;
+  for (const Question& question : needle_questions(material, encoder, options)) {
+    EXPECT_EQ(question.about.at("haystack"), 1);
+  }
+  EXPECT_NE(message_of([] { static_cast<void>(eval::haystack_size_of("huge")); }).find("longest or harness"),
+            std::string::npos);
 }
 
 TEST(Needles, SentencesEndAtFullStops) {
