@@ -1,6 +1,7 @@
 #include "compare/comparison_figure.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <iterator>
 #include <map>
@@ -42,6 +43,21 @@ plot::Series band_of(const std::string& label, const Curves& curves, std::int64_
     series.high.push_back(loss.mean + loss.deviation);
   }
   return series;
+}
+
+// Curves that lie on each other stay visible: each is drawn over those before it, thinner than they are, and with gaps
+// of its own.
+void set_apart(std::vector<plot::Series>& curves) {
+  constexpr double kThinnest = 1.5, kThicker = 3;  // pixels, the first curve over the last
+  constexpr double kSmallest = 2.8, kLarger = 2;   // of markers
+  constexpr std::array kDashes{plot::Dash::solid, plot::Dash::dashed, plot::Dash::dotted, plot::Dash::dash_dot};
+  for (std::size_t i = 0; i < curves.size(); ++i) {
+    const double below =
+        static_cast<double>(curves.size() - 1 - i) / std::max(1.0, static_cast<double>(curves.size() - 1));
+    curves[i].dash = kDashes[i % kDashes.size()];
+    curves[i].width = kThinnest + kThicker * below;
+    curves[i].marker_size = kSmallest + kLarger * below;
+  }
 }
 
 }  // namespace
@@ -93,6 +109,7 @@ plot::Figure comparison_figure(const std::string& out, const Table& table) {
       finals[s].series.push_back(std::move(point));
     }
   }
+  set_apart(curves.series);
   figure.panels.push_back(std::move(curves));
   for (plot::Panel& panel : finals) figure.panels.push_back(std::move(panel));
   const int columns = static_cast<int>(std::min<std::size_t>(figure.panels.size(), 3));

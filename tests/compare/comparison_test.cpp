@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "cli/cli_testing.h"
+#include "compare/comparison_figure.h"
+#include "io/run_log.h"
 
 namespace qdelta::compare::testing {
 namespace {
@@ -117,6 +119,35 @@ TEST(Tables, AsText) {
   // Columns stand under each other.
   const std::string shown = terminal_table(table);
   EXPECT_NE(shown.find("DeltaNet  1,000 (+0.00 %)      64      2"), std::string::npos) << shown;
+}
+
+// Three rules whose curves lie on each other: each is thinner than those below it and has gaps of its own.
+TEST(Figures, CurvesOnEachOtherStayVisible) {
+  const TemporaryFolder folder;
+  std::vector<Result> results;
+  const std::vector<std::string> rules{"q_delta", "gated_delta", "delta"};
+  for (const std::string& rule : rules) {
+    Result& result = results.emplace_back();
+    result.variant = rule;
+    result.seed = 1;
+    result.scores["loss"] = 1;
+    const std::string run = run_folder(folder.path(), rule, 1);
+    std::filesystem::create_directories(run);
+    std::string log;
+    for (int step = 1; step <= 40; ++step) {
+      log += nlohmann::json{{"step", step}, {"tokens", 64 * step}, {"loss", 3.0 / step}}.dump() + "\n";
+    }
+    write_file(run + "/" + kRunLogName, log);
+  }
+  const Table table = table_of(variants_of("q_delta,gated_delta,delta"), {{"loss", "loss", true}}, results, 3);
+  const plot::Panel curves = comparison_figure(folder.path(), table).panels.front();
+  ASSERT_EQ(curves.series.size(), 3U);
+  for (std::size_t i = 1; i < 3; ++i) {
+    EXPECT_EQ(curves.series[i].y, curves.series[0].y);
+    EXPECT_LT(curves.series[i].width, curves.series[i - 1].width);
+    EXPECT_NE(curves.series[i].dash, plot::Dash::solid);  // gaps, through which those below are seen
+    EXPECT_NE(curves.series[i].dash, curves.series[i - 1].dash);
+  }
 }
 
 }  // namespace
