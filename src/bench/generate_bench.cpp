@@ -1,13 +1,12 @@
 #include "bench/generate_bench.h"
 
-#include <algorithm>
-
 #include "bench/machine_limits.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "core/threads.h"
 #include "data/byte_tokenizer.h"
 #include "infer/generator.h"
+#include "model/flops.h"
 
 namespace qdelta::bench {
 namespace {
@@ -23,9 +22,9 @@ std::vector<std::int32_t> random_prompt(std::int64_t vocabulary, std::int64_t to
   return prompt;
 }
 
-// Seconds per step, as `qdelta generate` decodes: greedily, every sequence to the end.
-double decode_seconds(Generator& generator, const GenerateBenchOptions& options, std::int64_t batch,
-                      const ModelStates& read, ModelStates& states) {
+// Of a step, as `qdelta generate` decodes: greedily, every sequence to the end.
+Timing decode_timing(Generator& generator, const GenerateBenchOptions& options, std::int64_t batch,
+                     const ModelStates& read, ModelStates& states) {
   std::vector<std::int64_t> slots;
   std::vector<std::vector<std::int32_t>> prompts;
   for (std::int64_t n = 0; n < batch; ++n) {
@@ -43,20 +42,48 @@ double decode_seconds(Generator& generator, const GenerateBenchOptions& options,
     (void)generator.generate(prompts, generation, slots);
     if (i > 0) times.push_back((generator.speed().decode_seconds - before) / static_cast<double>(options.tokens));
   }
-  std::nth_element(times.begin(), times.begin() + kTimings / 2, times.end());
-  return times[kTimings / 2];
+  return timing_of(std::move(times));
 }
 
-}  // namespace
+// `limit` was measured before; it becomes what is measured after.
+PromptBenchRow read_prompt(Generator& reader, ModelStates& states, const GenerateBenchOptions& options,
+                           const ParameterLayout& layout, std::int64_t tokens, Limit& limit) {
+  PromptBenchRow row;
+  row.tokens = tokens;
+  const std::vector<std::int32_t> prompt = random_prompt(options.model.vocab_size, tokens);
+  constexpr int kFewest = 3;  // a long prompt takes minutes
+  row.timing = measure(
+      [&] {
+        states.clear(0);
+        (void)reader.read(prompt, 0);
+      },
+      kFewest);
+  const Limit after = matrix_rate(options.device);
+  limit = larger(limit, after);
+  row.tokens_per_s = static_cast<double>(tokens) / row.timing.median;
+  const double head = head_training_flop_per_token(layout) / 3;
+  row.rate = ((forward_flop_per_token(layout) - head) * static_cast<double>(tokens) + head) / row.timing.median;
+  row.limit = limit.rate;
+  row.doubt = doubt_of(row.timing, row.rate, limit);
+  limit = after;
+  return row;
+}
 
-GenerateBenchReport run_generate_bench(
-    const GenerateBenchOptions& options,
-    const std::function<void(const GenerateBenchReport&, const GenerateBenchRow&)>& progress) {
-  require(options.prompt > 0, "a prompt needs at least one token, not {}", options.prompt);
+void check(const GenerateBenchOptions& options) {
+  require(!options.prompts.empty(), "a benchmark needs at least one prompt");
+  for (const std::int64_t tokens : options.prompts) {
+    require(tokens > 0, "a prompt needs at least one token, not {}", tokens);
+  }
   require(options.tokens > 0, "a benchmark needs at least one token to decode, not {}", options.tokens);
   for (const std::int64_t batch : options.batches) {
     require(batch > 0, "a batch needs at least one sequence, not {}", batch);
   }
+}
+
+}  // namespace
+
+GenerateBenchReport run_generate_bench(const GenerateBenchOptions& options, const GenerateBenchProgress& progress) {
+  check(options);
   LanguageModel model(options.model);
   initialise(model.layout(), 1, model.parameters());
   const ByteTokenizer tokenizer;  // ids above its own have no text, which is all the same here
@@ -70,26 +97,27 @@ GenerateBenchReport run_generate_bench(
 
   ModelStates read(options.model, 1, options.device);
   report.state_bytes = read.bytes();
-  const std::vector<std::int32_t> prompt = random_prompt(options.model.vocab_size, options.prompt);
   Generator reader(model, tokenizer, weights, read);
-  const double prefill = median_seconds([&] {
-    read.clear(0);
-    (void)reader.read(prompt, 0);
-  });
-  report.prefill_tokens_per_s = static_cast<double>(options.prompt) / prefill;
+  Limit products = matrix_rate(options.device);
+  for (const std::int64_t tokens : options.prompts) {
+    report.prompts.push_back(read_prompt(reader, read, options, model.layout(), tokens, products));
+    progress.prompt(report.prompts.back());
+  }
 
   for (const std::int64_t batch : options.batches) {
     ModelStates states(options.model, batch, options.device);
     Generator generator(model, tokenizer, weights, states);
     GenerateBenchRow row;
     row.batch = batch;
-    row.limit = read_bandwidth(options.device, report.weight_bytes);
-    row.seconds = decode_seconds(generator, options, batch, read, states);
-    row.limit = std::max(row.limit, read_bandwidth(options.device, report.weight_bytes));
-    row.tokens_per_s = static_cast<double>(batch) / row.seconds;
-    row.rate = static_cast<double>(report.weight_bytes) / row.seconds;
+    Limit limit = read_bandwidth(options.device, report.weight_bytes);
+    row.timing = decode_timing(generator, options, batch, read, states);
+    limit = larger(limit, read_bandwidth(options.device, report.weight_bytes));
+    row.tokens_per_s = static_cast<double>(batch) / row.timing.median;
+    row.rate = static_cast<double>(report.weight_bytes) / row.timing.median;
+    row.limit = limit.rate;
+    row.doubt = doubt_of(row.timing, row.rate, limit);
     report.rows.push_back(row);
-    progress(report, row);
+    progress.decoding(report, row);
   }
   return report;
 }

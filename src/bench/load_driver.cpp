@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "core/error.h"
 #include "core/random.h"
@@ -66,32 +67,33 @@ class Client {
     got_.clear();
   }
 
-  // Reads what has come.
-  void read(LoadResult& result, bool counts) {
+  // Reads what has come, in which part of the time that counts; in none where it does not yet.
+  void read(LoadResult& result, std::optional<std::size_t> part) {
     std::array<char, 65536> buffer{};
     const ssize_t count = ::recv(socket_, buffer.data(), buffer.size(), 0);
     if (count < 0 && errno == EAGAIN) return;
     require(count > 0, "the server has closed the connection");
     got_.append(buffer.data(), static_cast<std::size_t>(count));
-    take_events(result, counts);
+    take_events(result, part);
     const bool refused = got_.starts_with("HTTP/1.1 ") && !got_.starts_with("HTTP/1.1 200");
     if (!refused && !got_.ends_with("0\r\n\r\n")) return;
     if (refused && !got_.ends_with("}")) return;
-    if (counts) ++(refused ? result.refused : result.requests);
+    if (part) ++(refused ? result.refused : result.requests);
     busy_ = false;
   }
 
  private:
   // An event is a token; those that are whole are forgotten.
-  void take_events(LoadResult& result, bool counts) {
+  void take_events(LoadResult& result, std::optional<std::size_t> part) {
     static constexpr std::string_view kMark = "data: {";
     std::size_t at = got_.find(kMark);
     if (at == std::string::npos) return;
     std::size_t after = 0;
     for (; at != std::string::npos; at = got_.find(kMark, after)) {
       const auto now = Clock::now();
-      if (counts) {
+      if (part) {
         ++result.tokens;
+        ++result.tokens_of_part[*part];
         const bool first = last_ == Clock::time_point{};
         (first ? result.first_token : result.between_tokens)
             .push_back(std::chrono::duration<double>(now - (first ? begin_ : last_)).count());
@@ -120,11 +122,12 @@ class Driver {
   LoadResult run() {
     const auto start = Clock::now();
     next_arrival_ = start;
+    result_.tokens_of_part.assign(kLoadParts, 0);
     std::array<epoll_event, 256> events{};
     while (seconds_since(start) < load_.warm_up + load_.seconds) {
-      const bool counts = seconds_since(start) >= load_.warm_up;
+      const std::optional<std::size_t> part = part_at(seconds_since(start));
       if (load_.rate > 0) {
-        send_due(counts);
+        send_due(part.has_value());
       } else {
         for (const auto& client : clients_) {
           if (!client->busy()) client->send(load_.next_request(), Clock::now());
@@ -132,7 +135,7 @@ class Driver {
       }
       const int ready = ::epoll_wait(poll_, events.data(), static_cast<int>(events.size()), 1);
       for (int i = 0; i < ready; ++i) {
-        static_cast<Client*>(events[static_cast<std::size_t>(i)].data.ptr)->read(result_, counts);
+        static_cast<Client*>(events[static_cast<std::size_t>(i)].data.ptr)->read(result_, part);
       }
     }
     result_.seconds = load_.seconds;
@@ -142,6 +145,11 @@ class Driver {
   }
 
  private:
+  [[nodiscard]] std::optional<std::size_t> part_at(double seconds) const {
+    if (seconds < load_.warm_up) return std::nullopt;
+    const auto part = static_cast<std::int64_t>((seconds - load_.warm_up) / load_.seconds * kLoadParts);
+    return static_cast<std::size_t>(std::min(part, kLoadParts - 1));
+  }
   // Arrivals are independent of one another: the time between two is exponential.
   void send_due(bool counts) {
     for (; Clock::now() >= next_arrival_;) {

@@ -20,9 +20,12 @@ struct Load {
   std::uint64_t seed = 1;
 };
 
+constexpr std::int64_t kLoadParts = 5;
+
 struct LoadResult {
   double seconds = 0;
   std::int64_t tokens = 0;                          // that came within the time that counts
+  std::vector<std::int64_t> tokens_of_part;         // the same in each fifth of that time
   std::int64_t requests = 0;                        // that ended in it
   std::int64_t refused = 0;                         // answered with an error, or not at all
   std::int64_t late = 0;                            // of an open loop: not sent, because all clients were busy

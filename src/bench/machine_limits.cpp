@@ -4,7 +4,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <numeric>
 
@@ -16,25 +15,10 @@
 
 namespace qdelta::bench {
 
-double median_seconds(const std::function<void()>& call, int min_calls, double min_seconds) {
-  using Clock = std::chrono::steady_clock;
-  const auto seconds = [](Clock::time_point from) {
-    return std::chrono::duration<double>(Clock::now() - from).count();
-  };
-  call();  // caches, page tables, lazily created threads
-  std::vector<double> times;
-  const auto start = Clock::now();
-  while (static_cast<int>(times.size()) < min_calls || seconds(start) < min_seconds) {
-    const auto begin = Clock::now();
-    call();
-    times.push_back(seconds(begin));
-  }
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-  return times[times.size() / 2];
-}
-
-double matrix_rate(int threads) {
-  double best = 0;
+Limit matrix_rate(int threads) {
+  constexpr int kCalls = 3;
+  constexpr double kSeconds = 0.1;  // of each size, and four sizes
+  Limit best;
   const int before = omp_get_max_threads();
   omp_set_num_threads(thread_count(threads));
   for (const std::int64_t size : {256, 512, 1024, 2048}) {
@@ -45,13 +29,15 @@ double matrix_rate(int threads) {
     Random random(static_cast<std::uint64_t>(size));
     for (float& value : a) value = random.normal();
     for (float& value : b) value = random.normal();
-    const double seconds = median_seconds([&] {
-      const dnnl_status_t status =
-          dnnl_sgemm('N', 'N', size, size, size, 1.0F, a.data(), size, b.data(), size, 0.0F, c.data(), size);
-      if (status != dnnl_success)
-        fail(Status::internal, "oneDNN's matrix product failed with status {}", static_cast<int>(status));
-    });
-    best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds);
+    const Timing timing = measure(
+        [&] {
+          const dnnl_status_t status =
+              dnnl_sgemm('N', 'N', size, size, size, 1.0F, a.data(), size, b.data(), size, 0.0F, c.data(), size);
+          if (status != dnnl_success)
+            fail(Status::internal, "oneDNN's matrix product failed with status {}", static_cast<int>(status));
+        },
+        kCalls, kSeconds);
+    best = larger(best, limit_of(2.0 * static_cast<double>(size * size * size), timing));
   }
   omp_set_num_threads(before);
   return best;
@@ -67,7 +53,7 @@ void finish(const Device& device, const DeviceBuffer& any) {
 
 }  // namespace
 
-double matrix_rate(const Device& device) {
+Limit matrix_rate(const Device& device) {
   if (device.gpu == nullptr) return matrix_rate(device.threads);
   constexpr std::int64_t kSize = 8192;
   constexpr int kProducts = 10;  // between two waits
@@ -83,41 +69,31 @@ double matrix_rate(const Device& device) {
   const auto matrix = [&](DeviceBuffer& buffer) {
     return TensorView(buffer.data(), device.activations, {kSize, kSize});
   };
-  const double seconds = median_seconds([&] {
+  const Timing timing = measure([&] {
     for (int i = 0; i < kProducts; ++i) linear_forward(device, {matrix(a), matrix(b), matrix(c), {}});
     finish(device, c);
   });
-  return kProducts * 2.0 * static_cast<double>(kSize * kSize * kSize) / seconds;
+  return limit_of(kProducts * 2.0 * static_cast<double>(kSize * kSize * kSize), timing);
 }
 
-double read_bandwidth(const Device& device, std::size_t bytes) {
-  if (device.gpu == nullptr) return read_bandwidth(bytes, device.threads);
-  constexpr int kCopies = 10;
-  DeviceBuffer from(device, bytes);
-  DeviceBuffer to(device, bytes);
-  const double seconds = median_seconds([&] {
-    for (int i = 0; i < kCopies; ++i) copy_on_device(device, to.data(), from.data(), bytes);
-    finish(device, to);
-  });
-  return kCopies * 2.0 * static_cast<double>(bytes) / seconds;
-}
+namespace {
 
-double update_bandwidth(std::size_t bytes, int threads) {
+Limit update_on_cpu(std::size_t bytes, int threads) {
   const int team = thread_count(threads);
   const auto count = static_cast<std::int64_t>(bytes / sizeof(float));
   AlignedBuffer buffer(bytes);
   auto* data = reinterpret_cast<float*>(buffer.data());
   const std::int64_t part = round_up(ceil_div(count, team), 16);
-  const double seconds = median_seconds([&] {
+  const Timing timing = measure([&] {
     parallel_for_static(team, team, [&](std::int64_t index, int /*worker*/) {
       const std::int64_t end = std::min(count, (index + 1) * part);
       for (std::int64_t i = index * part; i < end; ++i) data[i] = data[i] * 0.999F + 0.001F;
     });
   });
-  return 2.0 * static_cast<double>(bytes) / seconds;
+  return limit_of(2.0 * static_cast<double>(bytes), timing);
 }
 
-double read_bandwidth(std::size_t bytes, int threads) {
+Limit read_on_cpu(std::size_t bytes, int threads) {
   const int team = thread_count(threads);
   const auto count = static_cast<std::int64_t>(bytes / sizeof(std::uint64_t));
   AlignedBuffer buffer(bytes);
@@ -128,7 +104,7 @@ double read_bandwidth(std::size_t bytes, int threads) {
   for (std::int64_t i = 0; i < count; ++i) words[i] = random.bits();
   const std::int64_t part = round_up(ceil_div(count, team), 8);
   std::vector<std::uint64_t> sums(static_cast<std::size_t>(team));
-  const double seconds = median_seconds([&] {
+  const Timing timing = measure([&] {
     parallel_for_static(team, team, [&](std::int64_t index, int /*worker*/) {
       const std::int64_t end = std::min(count, (index + 1) * part);
       std::uint64_t sum = 0;
@@ -139,7 +115,28 @@ double read_bandwidth(std::size_t bytes, int threads) {
   // The sums are used, or there would be nothing to read.
   const std::uint64_t total = std::accumulate(sums.begin(), sums.end(), std::uint64_t{0});
   if (total == 1) fail(Status::internal, "the sum of random numbers is 1");
-  return static_cast<double>(bytes) / seconds;
+  return limit_of(static_cast<double>(bytes), timing);
+}
+
+Limit copy_on_gpu(const Device& device, std::size_t bytes) {
+  constexpr int kCopies = 10;
+  DeviceBuffer from(device, bytes);
+  DeviceBuffer to(device, bytes);
+  const Timing timing = measure([&] {
+    for (int i = 0; i < kCopies; ++i) copy_on_device(device, to.data(), from.data(), bytes);
+    finish(device, to);
+  });
+  return limit_of(kCopies * 2.0 * static_cast<double>(bytes), timing);
+}
+
+}  // namespace
+
+Limit update_bandwidth(const Device& device, std::size_t bytes) {
+  return device.gpu == nullptr ? update_on_cpu(bytes, device.threads) : copy_on_gpu(device, bytes);
+}
+
+Limit read_bandwidth(const Device& device, std::size_t bytes) {
+  return device.gpu == nullptr ? read_on_cpu(bytes, device.threads) : copy_on_gpu(device, bytes);
 }
 
 }  // namespace qdelta::bench

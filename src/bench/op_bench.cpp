@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "bench/machine_limits.h"
+#include "bench/op_work.h"
 #include "core/memory.h"
 #include "core/random.h"
 #include "core/threads.h"
@@ -151,30 +152,46 @@ double relative_error(const Tensor& a, const Tensor& b) {
   return std::sqrt(difference / norm);
 }
 
-// Times ops of one device.
+// Times ops of one device, beside its limits.
 class Stopwatch {
  public:
-  explicit Stopwatch(const Device& device) : device_(device) {}
+  explicit Stopwatch(const Device& device) : device_(device), products_(matrix_rate(device)) {}
 
-  // Seconds of `work`. On a GPU: its own time, as one of many in a graph, so that launches do not count.
-  double seconds(const std::function<void()>& work, int min_calls = 5, double min_seconds = 0.3) const {
-    if (device_.gpu == nullptr) return median_seconds(work, min_calls, min_seconds);
+  // On a GPU: its own time, as one of many in a graph, so that launches do not count.
+  [[nodiscard]] Timing time(const std::function<void()>& work, int min_calls = 5, double min_seconds = 0.3) const {
+    if (device_.gpu == nullptr) return measure(work, min_calls, min_seconds);
     constexpr int kCalls = 20;
     CapturedGraph graph(device_, [&] {
       for (int call = 0; call < kCalls; ++call) work();
     });
     graph.replay();
-    return median_seconds([&] {
-             graph.replay();
-             synchronize(device_);
-           }) /
-           kCalls;
+    Timing timing = measure([&] {
+      graph.replay();
+      synchronize(device_);
+    });
+    timing.best /= kCalls;
+    timing.median /= kCalls;
+    return timing;
+  }
+  // What the work would take at the limits, and whether that can be believed. `memory` is of as many bytes.
+  void compare(const OpWork& work, const Limit& memory, OpBenchRow& row) const {
+    row.memory_rate = memory.rate;
+    row.bytes_floor = work.bytes / memory.rate;
+    row.flop_floor = work.flop / products_.rate;
+    row.doubt = row.bytes_floor > row.flop_floor ? doubt_of(row.timing, work.bytes / row.timing.median, memory)
+                                                 : doubt_of(row.timing, work.flop / row.timing.median, products_);
   }
   [[nodiscard]] const Device& device() const { return device_; }
+  [[nodiscard]] double matrix_flop_per_s() const { return products_.rate; }
 
  private:
   Device device_;
+  Limit products_;
 };
+
+OpShape shape_of(const OpBenchOptions& options, const HeadShape& s, std::int64_t T) {
+  return {options.rule, options.batch, T, s.heads, s.K, s.V, size_of(options.dtype)};
+}
 
 // What the forward should give: chunks on the CPU, with products in float32.
 Tensor forward_in_float32(const Device& device, Case& data) {
@@ -199,7 +216,7 @@ Tensor forward_in_float32(const Device& device, Case& data) {
   return o;
 }
 
-OpBenchRow bench_step(const OpBenchOptions& options, const HeadShape& s, Stopwatch& watch) {
+OpBenchRow bench_step(const OpBenchOptions& options, const HeadShape& s, const Stopwatch& watch) {
   const Device& device = watch.device();
   Case data(options, s, 1);
   DeviceTensor pool(device, DType::f32, data.h0.shape());
@@ -214,36 +231,39 @@ OpBenchRow bench_step(const OpBenchOptions& options, const HeadShape& s, Stopwat
   recurrence_forward(device, forward, workspace);
   row.error = relative_error(on_host(device, pool), on_host(device, data.ht));
 
-  row.limit =
-      device.gpu == nullptr ? update_bandwidth(pool.bytes(), device.threads) : read_bandwidth(device, pool.bytes());
-  row.seconds = watch.seconds([&] { recurrence_step(device, step, workspace); }, 200, 0.2);
-  row.us_per_token = row.seconds * 1e6 / static_cast<double>(options.batch);
-  row.rate = 2.0 * static_cast<double>(pool.bytes()) / row.seconds;
+  const Limit memory = update_bandwidth(device, pool.bytes());
+  row.timing = watch.time([&] { recurrence_step(device, step, workspace); }, 200, 0.2);
+  const OpWork work = work_of::step(shape_of(options, s, 1));
+  row.us_per_token = row.timing.median * 1e6 / static_cast<double>(options.batch);
+  row.rate = work.bytes / row.timing.median;
+  watch.compare(work, memory, row);
   return row;
 }
 
-void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int64_t T, double limit, Stopwatch& watch,
+void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int64_t T, const Stopwatch& watch,
                     const std::function<void(const OpBenchRow&)>& report) {
   const Device& device = watch.device();
   Case data(options, s, T);
   const Execution run{.chunk = options.chunk};
   Workspace workspace(device);
-  const auto tokens = static_cast<double>(T * options.batch);
-  const auto heads = static_cast<double>(s.heads);
-  const auto K = static_cast<double>(s.K);
-  const auto V = static_cast<double>(s.V);
-  const auto row = [&](const char* op, int length, double flop, double seconds, double error) {
-    report({.op = op,
-            .heads = s.heads,
-            .K = s.K,
-            .V = s.V,
-            .tokens = T,
-            .chunk = length,
-            .seconds = seconds,
-            .us_per_token = seconds * 1e6 / tokens,
-            .rate = flop * tokens * heads / seconds,
-            .limit = limit,
-            .error = error});
+  const OpShape shape = shape_of(options, s, T);
+  // Of fewer bytes the time would be that of starting threads.
+  constexpr double kFewestBytes = 16 << 20;
+  const Limit memory =
+      update_bandwidth(device, static_cast<std::size_t>(std::max(kFewestBytes, work_of::forward(shape, 1).bytes)));
+  const auto row = [&](const char* op, int length, const OpWork& work, const Timing& timing, double error) {
+    OpBenchRow result{.op = op,
+                      .heads = s.heads,
+                      .K = s.K,
+                      .V = s.V,
+                      .tokens = T,
+                      .chunk = length,
+                      .timing = timing,
+                      .us_per_token = timing.median * 1e6 / static_cast<double>(T * options.batch),
+                      .rate = work.flop / timing.median,
+                      .error = error};
+    watch.compare(work, memory, result);
+    report(result);
   };
 
   const Tensor expected = forward_in_float32(device, data);
@@ -251,8 +271,8 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
   recurrence_forward(device, forward, workspace);
   const double error = relative_error(on_host(device, data.o), expected);
   const int forward_tokens = resolve(device, forward).tokens;
-  row("forward", forward_tokens, chunk_forward_flop(K, V, forward_tokens),
-      watch.seconds([&] { recurrence_forward(device, forward, workspace); }), error);
+  row("forward", forward_tokens, work_of::forward(shape, forward_tokens),
+      watch.time([&] { recurrence_forward(device, forward, workspace); }), error);
 
   // The backward as training runs it: the forward has left the states on entry to the chunks. The values of the
   // gradients are the tests' business: the reference takes minutes at these lengths.
@@ -266,13 +286,13 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
   backward.saved = forward.saved;
   recurrence_forward(device, forward, workspace);
   const int chunk = resolve(device, backward).tokens;
-  row("backward", chunk, chunk_backward_flop(K, V, chunk),
-      watch.seconds([&] { recurrence_backward(device, backward, workspace); }), 0);
-  row("training", chunk, chunk_forward_flop(K, V, chunk) + chunk_backward_flop(K, V, chunk), watch.seconds([&] {
+  row("backward", chunk, work_of::backward(shape, chunk),
+      watch.time([&] { recurrence_backward(device, backward, workspace); }), 0);
+  const Timing both = watch.time([&] {
     recurrence_forward(device, forward, workspace);
     recurrence_backward(device, backward, workspace);
-  }),
-      0);
+  });
+  row("training", chunk, work_of::forward(shape, chunk) + work_of::backward(shape, chunk), both, 0);
 }
 
 }  // namespace
@@ -281,8 +301,8 @@ OpBenchReport run_op_bench(const OpBenchOptions& options, const std::function<vo
   OpBenchReport report;
   require(options.batch > 0, "--batch is {}: a benchmark needs at least one sequence", options.batch);
   report.threads = thread_count(options.device.threads);
-  report.matrix_rate = matrix_rate(options.device);
-  Stopwatch watch(options.device);
+  const Stopwatch watch(options.device);
+  report.matrix_rate = watch.matrix_flop_per_s();
   const auto add = [&](const OpBenchRow& row) {
     report.rows.push_back(row);
     progress(row);
@@ -294,7 +314,7 @@ OpBenchReport run_op_bench(const OpBenchOptions& options, const std::function<vo
       if (T == 1) {
         add(bench_step(options, shape, watch));
       } else {
-        bench_sequence(options, shape, T, report.matrix_rate, watch, add);
+        bench_sequence(options, shape, T, watch, add);
       }
     }
   }

@@ -74,10 +74,20 @@ double mean(const Range& range) { return 0.5 * static_cast<double>(range.low + r
 // With n sequences at once: each token takes its share of a step, and of reading its prompt.
 double with_prompts(const ServeBenchOptions& options, const GenerateBenchReport& generate, double tokens_per_s) {
   if (!options.replay.empty()) return 0;
-  return 1 / (1 / tokens_per_s + mean(options.prompt) / mean(options.tokens) / generate.prefill_tokens_per_s);
+  return 1 / (1 / tokens_per_s + mean(options.prompt) / mean(options.tokens) / generate.prompts.front().tokens_per_s);
 }
 
 }  // namespace
+
+std::string doubt_of_load(const LoadResult& load, const Timing& generate_step, std::int64_t clients) {
+  std::vector<double> seconds_per_token;
+  for (const std::int64_t tokens : load.tokens_of_part) {
+    if (tokens == 0) return "in a part of its time no token came";
+    seconds_per_token.push_back(load.seconds / static_cast<double>(kLoadParts) / static_cast<double>(tokens));
+  }
+  const Timing timing = timing_of(std::move(seconds_per_token));
+  return doubt_of(timing, 1 / timing.median, limit_of(static_cast<double>(clients), generate_step));
+}
 
 ServeBenchReport run_serve_bench(const ServeBenchOptions& options,
                                  const std::function<void(const ServeBenchRow&)>& progress) {
@@ -88,9 +98,9 @@ ServeBenchReport run_serve_bench(const ServeBenchOptions& options,
     GenerateBenchOptions generate;
     generate.model = options.model;
     generate.batches = options.clients;
-    generate.prompt = options.prompt.high;
+    generate.prompts = {options.prompt.high};
     generate.device = options.device;
-    report.generate = run_generate_bench(generate, [](const auto&, const auto&) {});
+    report.generate = run_generate_bench(generate, {});
   }
   LanguageModel model(options.model);
   initialise(model.layout(), 1, model.parameters());
@@ -103,7 +113,7 @@ ServeBenchReport run_serve_bench(const ServeBenchOptions& options,
   server.max_memory = std::size_t{16} << 30U;
   const Serving serving(model, tokenizer, options.device, server);
   Requests requests(options);
-  const auto measure = [&](std::int64_t clients, double rate, double generate_rate) {
+  const auto measure_load = [&](std::int64_t clients, double rate, const GenerateBenchRow& generated) {
     Load load{.port = serving.port(),
               .clients = clients,
               .rate = rate,
@@ -112,15 +122,16 @@ ServeBenchReport run_serve_bench(const ServeBenchOptions& options,
               .next_request = [&] { return requests.next(); }};
     ServeBenchRow row{.clients = clients, .rate = rate, .load = drive(load)};
     row.tokens_per_s = static_cast<double>(row.load.tokens) / row.load.seconds;
-    row.generate_tokens_per_s = generate_rate;
-    row.with_prompts_tokens_per_s = with_prompts(options, report.generate, generate_rate);
+    row.generate_tokens_per_s = generated.tokens_per_s;
+    row.with_prompts_tokens_per_s = with_prompts(options, report.generate, generated.tokens_per_s);
+    if (rate == 0) row.doubt = doubt_of_load(row.load, generated.timing, clients);
     progress(row);
     report.rows.push_back(std::move(row));
   };
   for (std::size_t i = 0; i < options.clients.size(); ++i) {
-    measure(options.clients[i], 0, report.generate.rows[i].tokens_per_s);
+    measure_load(options.clients[i], 0, report.generate.rows[i]);
   }
-  if (options.rate > 0) measure(4 * most, options.rate, report.generate.rows.back().tokens_per_s);
+  if (options.rate > 0) measure_load(4 * most, options.rate, report.generate.rows.back());
   return report;
 }
 

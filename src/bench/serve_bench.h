@@ -38,7 +38,12 @@ struct ServeBenchRow {
   double generate_tokens_per_s = 0;  // of bench generate with as many sequences
   // What bench generate's figures come to when prompts are read between the steps, as the server must.
   double with_prompts_tokens_per_s = 0;
+  std::string doubt{};  // why the figures cannot be relied upon; "": they can
 };
+
+// Of a closed loop, from what came in each part of its time; its limit is bench generate with as many sequences. An
+// open loop sends when it likes, so its parts say nothing.
+[[nodiscard]] std::string doubt_of_load(const LoadResult& load, const Timing& generate_step, std::int64_t clients);
 
 struct ServeBenchReport {
   GenerateBenchReport generate;

@@ -1,6 +1,5 @@
 #include "bench/train_bench.h"
 
-#include <algorithm>
 #include <chrono>
 
 #include "bench/machine_limits.h"
@@ -57,21 +56,23 @@ TrainBenchReport run_train_bench(const TrainBenchOptions& options,
     TrainBenchRow row;
     row.batch = batch;
     row.tokens = options.tokens;
-    row.limit = matrix_rate(options.device);
+    Limit limit = matrix_rate(options.device);
     const auto step = [&] {
       const StepResult result = trainer.step(micro_batches, kLearningRate);
       if (result.skipped) fail(Status::internal, "the gradients of a random model are not finite");
     };
-    row.seconds = median_seconds(step, options.steps, 0);
+    row.timing = measure(step, options.steps, 0);
     times.start();
     const auto begin = std::chrono::steady_clock::now();
     step();
     row.timed_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     row.work = times.stop();
     row.peak_memory = peak_memory(options.device);
-    row.limit = std::max(row.limit, matrix_rate(options.device));
-    row.tokens_per_s = static_cast<double>(batch * options.tokens) / row.seconds;
+    limit = larger(limit, matrix_rate(options.device));
+    row.tokens_per_s = static_cast<double>(batch * options.tokens) / row.timing.median;
     row.rate = row.tokens_per_s * report.flop_per_token;
+    row.limit = limit.rate;
+    row.doubt = doubt_of(row.timing, row.rate, limit);
     report.rows.push_back(row);
     progress(row);
   }

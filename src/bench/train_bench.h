@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
+#include "bench/timing.h"
 #include "kernels/device.h"
 #include "kernels/work_times.h"
 #include "model/batch.h"
@@ -24,7 +26,7 @@ struct TrainBenchOptions {
 
 struct TrainBenchRow {
   std::int64_t batch = 0, tokens = 0;
-  double seconds = 0;  // of a step, the median: forward, backward, clipping, AdamW
+  Timing timing{};  // of a step: forward, backward, clipping, AdamW
   double tokens_per_s = 0;
   double rate = 0;   // model FLOP/s (model/flops.h)
   double limit = 0;  // FLOP/s of the device's matrix product: the larger of a measurement before and one after
@@ -32,6 +34,7 @@ struct TrainBenchRow {
   WorkTimes::Seconds work{};
   double timed_seconds = 0;
   std::size_t peak_memory = 0;  // bytes in use on the GPU, the most so far in this program
+  std::string doubt{};          // why the figures cannot be relied upon; "": they can
 };
 
 struct TrainBenchReport {

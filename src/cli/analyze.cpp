@@ -13,6 +13,7 @@
 #include "analyze/report.h"
 #include "cli/cli.h"
 #include "cli/device_flags.h"
+#include "cli/model_folder.h"
 #include "cli/stop_signal.h"
 #include "data/documents.h"
 #include "data/tokenizer.h"
@@ -102,9 +103,9 @@ analyze::Sequences read_sequences(const AnalyzeFlags& flags, const Tokenizer& to
 }
 
 // A progress line for counted work.
-class Work {
+class CountedWork {
  public:
-  Work(std::string name, std::int64_t total)
+  CountedWork(std::string name, std::int64_t total)
       : name_(std::move(name)), total_(total), start_(std::chrono::steady_clock::now()) {}
 
   void done(std::int64_t count) {
@@ -133,6 +134,7 @@ void run_analyze(AnalyzeFlags& flags) {
   require(flags.tokens >= 2, "tokens is {}, expected at least 2", flags.tokens);
   require(flags.length >= 2, "length is {}, expected at least 2", flags.length);
   require(flags.history >= 1, "history is {}, expected at least 1", flags.history);
+  flags.model = model_folder(flags.model);
   const auto model = load_model(flags.model);
   const ModelConfig& config = model->config();
   const auto layers = flags.layers.empty() ? default_layers(config.num_hidden_layers)
@@ -149,13 +151,13 @@ void run_analyze(AnalyzeFlags& flags) {
 
   std::vector<analyze::LayerTrace> traces;
   {
-    Work work("reading", tokens);
+    CountedWork work("reading", tokens);
     traces = analyze::probe(*model, device, sequences, layers, stop.raised(), [&](std::int64_t n) { work.done(n); });
   }
   if (traces.empty()) stopped();
   std::optional<analyze::Analysis> analysis;
   {
-    Work work("heads", analyze::head_count(traces, options));
+    CountedWork work("heads", analyze::head_count(traces, options));
     analysis = analyze::analyse(traces, options, stop.raised(), [&](std::int64_t n) { work.done(n); });
   }
   if (!analysis) stopped();
@@ -191,7 +193,7 @@ void run_analyze(AnalyzeFlags& flags) {
 void add_analyze(CLI::App& app) {
   auto flags = std::make_shared<AnalyzeFlags>();
   CLI::App* command = app.add_subcommand("analyze", "Look into a model's memory while it reads: the paper's analyses");
-  command->add_option("--model", flags->model, "Model folder")->required();
+  command->add_option("--model", flags->model, kModelHelp)->required();
   command->add_option("--data", flags->data, "Text to read: plain, or JSON lines (.jsonl); also .gz, .xz, .zst")
       ->required();
   command->add_option("--out", flags->out, "Folder for the report, the tables and the figures")->required();
@@ -223,7 +225,7 @@ void add_analyze(CLI::App& app) {
       "What says nothing about the model's rule is left out, and the report says so.\n"
       "\n"
       "Examples:\n"
-      "  qdelta analyze --model run/checkpoints/step-00000500 --data other.txt --out inside\n"
+      "  qdelta analyze --model run --data other.txt --out inside\n"
       "  qdelta analyze --model M --data books.jsonl --out inside --layers all --tokens 10000 --device cuda");
   command->callback([flags] { run_analyze(*flags); });
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "bench/baseline.h"
 #include "io/atomic_file.h"
 #include "model/mixer_types.h"
 
@@ -25,9 +26,9 @@ void add_bench_model(CLI::App& command, ModelFlags& flags) {
   const auto add = [&](const char* name, auto& value, const std::string& help) {
     command.add_option(name, value, help)->group("Model");
   };
-  add("--config", flags.file, "config.json (or its folder) to start from, such as configs/340M.json");
+  add("--model-config", flags.file, "config.json (or its folder) to start from, such as configs/340M.json");
   add("--rule", flags.rule, "The token mixer: a rule, or mamba, or a pattern of several; without a config q_delta");
-  add("--width", flags.hidden_size, fmt::format("Width of the model; without a config {}", kWidth));
+  add("--hidden-size", flags.hidden_size, fmt::format("Width of the model; without a config {}", kWidth));
   add("--layers", flags.layers, fmt::format("Number of blocks; without a config {}", kLayers));
   add("--heads", flags.heads, fmt::format("Heads; without a config {}", kHeads));
   add("--head-dim", flags.head_dim,
@@ -68,12 +69,61 @@ nlohmann::ordered_json model_as_json(const ModelConfig& config, std::int64_t par
   return json;
 }
 
-void write_report(const std::string& path, const nlohmann::ordered_json& json) {
-  const std::string text = json.dump(2) + "\n";
-  AtomicFile file(path);
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
-  fmt::print("Wrote {}\n", path);
+void ReportFlags::add_to(CLI::App& command) {
+  command.add_option("--json", json_, "Also write the results to this file");
+  command.add_option("--baseline", baseline_path_,
+                     "Compare with what an earlier run wrote with --json; exit status 1 where something is slower");
+  command
+      .add_option("--tolerance", tolerance_, "With --baseline: so many percent longer than it took then is not slower")
+      ->capture_default_str();
+}
+
+void ReportFlags::prepare() {
+  require(tolerance_ >= 0, "--tolerance is {}, expected a number of percent, 0 or more", tolerance_);
+  if (!baseline_path_.empty()) baseline_ = bench::read_baseline(baseline_path_);
+}
+
+void ReportFlags::finish(const nlohmann::ordered_json& report) const {
+  if (!json_.empty()) {
+    write_whole(json_, report.dump(2) + "\n");
+    fmt::print("Wrote {}\n", json_);
+  }
+  if (baseline_path_.empty()) return;
+  const bench::BaselineComparison comparison =
+      bench::compare_with_baseline(nlohmann::json(report), baseline_, baseline_path_);
+  fmt::print("\nBeside {}:\n", baseline_path_);
+  for (const std::string& difference : comparison.differences) fmt::print("  {}\n", difference);
+  for (const bench::BaselineRow& row : comparison.rows) {
+    fmt::print("  {:>6.3f} times as long: {}\n", row.ratio(), row.name);
+  }
+  for (const std::string& name : comparison.missing) fmt::print("  not in the baseline: {}\n", name);
+  for (const std::string& name : comparison.not_measured) fmt::print("  not measured now:    {}\n", name);
+  const std::vector<bench::BaselineRow> slower = bench::slower_rows(comparison, tolerance_);
+  if (slower.empty()) return fmt::print("Nothing is more than {} % slower.\n", tolerance_);
+  fmt::print("{} of {} are more than {} % slower.\n", slower.size(), comparison.rows.size(), tolerance_);
+  std::fflush(stdout);
+  throw CLI::RuntimeError(1);
+}
+
+std::string share_text(double share, const std::string& doubt) {
+  constexpr double kMost = 10;  // what is far above the limit is no figure at all
+  return fmt::format("{}{}", share > kMost ? "-" : fmt::format("{:.1f}%", 100 * share), doubt.empty() ? " " : "?");
+}
+
+void Doubts::add(const std::string& row, const std::string& doubt) {
+  if (!doubt.empty()) notes_.push_back(fmt::format("  {}: {}", row, doubt));
+}
+
+void Doubts::print() const {
+  if (notes_.empty()) return;
+  fmt::print("? cannot be relied upon; is something else running on this machine?\n{}\n", fmt::join(notes_, "\n"));
+}
+
+nlohmann::ordered_json report_of(const char* benchmark, const Device& device) {
+  return {{"version", QDELTA_VERSION},
+          {"benchmark", benchmark},
+          {"device", device.gpu == nullptr ? "cpu" : "cuda"},
+          {"dtype", name_of(device.activations)}};
 }
 
 }  // namespace qdelta

@@ -20,7 +20,8 @@ struct ServeBenchFlags {
   ModelFlags model;
   DeviceFlags device;
   bench::ServeBenchOptions options;
-  std::string prompt = "200", tokens = "128", replay, json, svg;
+  std::string prompt = "200", tokens = "128", replay, svg;
+  ReportFlags report;
 };
 
 // "200", or "50-400".
@@ -50,7 +51,7 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
-void print_header() {
+void print_serve_header() {
   fmt::print("{:>9} {:>10} {:>10} {:>7} {:>13} {:>7}   {:^26}   {:^26} {:>9} {:>7}\n", "clients", "tokens/s",
              "generate", "share", "with prompts", "share", "first token, ms", "between tokens, ms", "requests",
              "errors");
@@ -67,15 +68,17 @@ void print_row(const bench::ServeBenchRow& row) {
   for (const auto* values : {&row.load.first_token, &row.load.between_tokens}) {
     fmt::print("   {:>8.2f} {:>8.2f} {:>8.2f}", ms(*values, 0.5), ms(*values, 0.95), ms(*values, 0.99));
   }
-  fmt::print(" {:>9} {:>7}\n", row.load.requests, row.load.refused + row.load.late);
+  fmt::print(" {:>9} {:>7}{}\n", row.load.requests, row.load.refused + row.load.late, row.doubt.empty() ? "" : " ?");
   std::fflush(stdout);
 }
 
 nlohmann::ordered_json as_json(const bench::ServeBenchOptions& options, const bench::ServeBenchReport& report) {
-  nlohmann::ordered_json json{{"version", QDELTA_VERSION},
-                              {"model", model_as_json(options.model, report.generate.parameters)},
-                              {"threads", report.generate.threads},
-                              {"prefill_tokens_per_s", report.generate.prefill_tokens_per_s}};
+  nlohmann::ordered_json json = report_of("serve", options.device);
+  json["model"] = model_as_json(options.model, report.generate.parameters);
+  json["threads"] = report.generate.threads;
+  json["prompt"] = {options.prompt.low, options.prompt.high};
+  json["tokens"] = {options.tokens.low, options.tokens.high};
+  json["prefill_tokens_per_s"] = report.generate.prompts.front().tokens_per_s;
   const auto points = [](const std::vector<double>& sorted) {
     return nlohmann::ordered_json{{"p50", bench::percentile(sorted, 0.5)},
                                   {"p95", bench::percentile(sorted, 0.95)},
@@ -91,7 +94,8 @@ nlohmann::ordered_json as_json(const bench::ServeBenchOptions& options, const be
                             {"between_tokens_s", points(row.load.between_tokens)},
                             {"requests", row.load.requests},
                             {"refused", row.load.refused},
-                            {"late", row.load.late}});
+                            {"late", row.load.late},
+                            {"doubt", row.doubt}});
   }
   return json;
 }
@@ -122,6 +126,7 @@ void draw(const bench::ServeBenchReport& report, const std::string& path) {
 }
 
 void run(ServeBenchFlags& flags) {
+  flags.report.prepare();
   bench::ServeBenchOptions& options = flags.options;
   options.model = bench_model(flags.model);
   options.prompt = range_of("--prompt", flags.prompt);
@@ -132,17 +137,20 @@ void run(ServeBenchFlags& flags) {
              describe_model(options.model, ParameterLayout(options.model).parameters()));
   std::fflush(stdout);
   bool first = true;
+  Doubts doubts;
   const bench::ServeBenchReport report = bench::run_serve_bench(options, [&](const bench::ServeBenchRow& row) {
-    if (first) print_header();
+    if (first) print_serve_header();
     first = false;
     print_row(row);
+    doubts.add(fmt::format("{} clients", row.clients), row.doubt);
   });
   fmt::print(
       "\nThreads: {}. Prompts are read at {:.1f} tokens/s; 'with prompts' is what generate comes to when it reads "
       "them as well.\n",
-      report.generate.threads, report.generate.prefill_tokens_per_s);
-  if (!flags.json.empty()) write_report(flags.json, as_json(options, report));
+      report.generate.threads, report.generate.prompts.front().tokens_per_s);
+  doubts.print();
   if (!flags.svg.empty()) draw(report, flags.svg);
+  flags.report.finish(as_json(options, report));
 }
 
 }  // namespace
@@ -166,14 +174,14 @@ void add_bench_serve(CLI::App& group) {
   command->add_option("--seconds", options.seconds, "Of each measurement")->capture_default_str();
   command->add_option("--warm-up", options.warm_up, "Seconds before each that do not count")->capture_default_str();
   flags->device.add_to(*command);
-  command->add_option("--json", flags->json, "Also write the results to this file");
+  flags->report.add_to(*command);
   command->add_option("--svg", flags->svg, "And a drawing of them to this one");
   add_bench_model(*command, flags->model);
   command->footer(
       "Server and clients are one process and talk over loopback; all answers are streamed. 'generate' is what bench "
       "generate\nmeasures in the same run with as many sequences as there are clients; it reads no prompts, the server "
       "does.\n\n"
-      "Example:  qdelta bench serve --config configs/340M.json --clients 1,16 --prompt 200 --tokens 128 --svg "
+      "Example:  qdelta bench serve --model-config configs/340M.json --clients 1,16 --prompt 200 --tokens 128 --svg "
       "serve.svg");
   command->callback([flags] { run(*flags); });
 }

@@ -9,6 +9,7 @@
 #include "bench/train_bench.h"
 #include "cli/bench_common.h"
 #include "cli/device_flags.h"
+#include "cli/memory_hint.h"
 #include "cli/recompute_flag.h"
 #include "model/parameters.h"
 
@@ -19,12 +20,13 @@ struct TrainBenchFlags {
   ModelFlags model;
   DeviceFlags device;
   bench::TrainBenchOptions options;
-  std::string json;
+  ReportFlags report;
 };
 
 void print_row(const bench::TrainBenchRow& row) {
-  fmt::print("{:>6} {:>7} {:>12.1f} {:>10.1f} {:>9.1f} GFLOP/s {:>9.1f}% {:>8.1f} GFLOP/s\n", row.batch, row.tokens,
-             row.seconds * 1e3, row.tokens_per_s, row.rate / 1e9, 100 * row.rate / row.limit, row.limit / 1e9);
+  fmt::print("{:>6} {:>7} {:>12.1f} {:>10.1f} {:>9.1f} GFLOP/s {:>11} {:>8.1f} GFLOP/s\n", row.batch, row.tokens,
+             row.timing.median * 1e3, row.tokens_per_s, row.rate / 1e9, share_text(row.rate / row.limit, row.doubt),
+             row.limit / 1e9);
   std::string parts;
   double rest = row.timed_seconds;
   for (std::size_t kind = 0; kind < kWorkKinds; ++kind) {
@@ -40,19 +42,22 @@ void print_row(const bench::TrainBenchRow& row) {
 }
 
 nlohmann::ordered_json as_json(const bench::TrainBenchOptions& options, const bench::TrainBenchReport& report) {
-  nlohmann::ordered_json json{{"version", QDELTA_VERSION},
-                              {"model", model_as_json(options.model, report.parameters)},
-                              {"threads", report.threads},
-                              {"flop_per_token", report.flop_per_token}};
+  nlohmann::ordered_json json = report_of("train", options.device);
+  json["model"] = model_as_json(options.model, report.parameters);
+  json["threads"] = report.threads;
+  json["recompute"] = name_of(options.recompute);
+  json["flop_per_token"] = report.flop_per_token;
   for (const bench::TrainBenchRow& row : report.rows) {
     nlohmann::ordered_json work;
     for (std::size_t kind = 0; kind < kWorkKinds; ++kind) work[std::string(kWorkNames[kind])] = row.work[kind];
     json["rows"].push_back({{"batch", row.batch},
                             {"tokens", row.tokens},
-                            {"seconds_per_step", row.seconds},
+                            {"seconds_per_step", row.timing.median},
+                            {"best_seconds", row.timing.best},
                             {"tokens_per_s", row.tokens_per_s},
                             {"flop_per_s", row.rate},
                             {"limit", row.limit},
+                            {"doubt", row.doubt},
                             {"timed_step", {{"seconds", row.timed_seconds}, {"by_work", work}}},
                             {"peak_gpu_bytes", row.peak_memory}});
   }
@@ -60,16 +65,21 @@ nlohmann::ordered_json as_json(const bench::TrainBenchOptions& options, const be
 }
 
 void run(TrainBenchFlags& flags) {
+  flags.report.prepare();
   flags.options.model = bench_model(flags.model);
   flags.options.device = flags.device.open();
-  fmt::print("{}\n\n{:>6} {:>7} {:>12} {:>10} {:>17} {:>10} {:>16}\n",
+  fmt::print("{}\n\n{:>6} {:>7} {:>12} {:>10} {:>17} {:>10}  {:>16}\n",
              describe_model(flags.options.model, ParameterLayout(flags.options.model).parameters()), "batch", "tokens",
              "ms per step", "tokens/s", "rate", "of limit", "limit");
   std::fflush(stdout);
-  const bench::TrainBenchReport report =
-      bench::run_train_bench(flags.options, [](const bench::TrainBenchRow& row) { print_row(row); });
+  Doubts doubts;
+  const bench::TrainBenchReport report = bench::run_train_bench(flags.options, [&](const bench::TrainBenchRow& row) {
+    print_row(row);
+    doubts.add(fmt::format("batch {}", row.batch), row.doubt);
+  });
   fmt::print("\nThreads: {}. The limit is the device's own matrix product in the same run.\n", report.threads);
-  if (!flags.json.empty()) write_report(flags.json, as_json(flags.options, report));
+  doubts.print();
+  flags.report.finish(as_json(flags.options, report));
 }
 
 }  // namespace
@@ -85,7 +95,7 @@ void add_bench_train(CLI::App& group) {
   command->add_option("--steps", options.steps, "Steps to time, after one that is not")->capture_default_str();
   add_recompute(*command, options.recompute);
   flags->device.add_to(*command);
-  command->add_option("--json", flags->json, "Also write the results to this file");
+  flags->report.add_to(*command);
   add_bench_model(*command, flags->model);
   command->footer(
       "A step is all of it: forward, backward, clipping, AdamW, on random tokens; times are medians. Where the time "
@@ -98,8 +108,11 @@ void add_bench_train(CLI::App& group) {
       "measurement "
       "before and one after. The\nvocabulary is small unless you say otherwise: products with a large one run at the "
       "limit and would flatter the rest.\n\n"
-      "Example:  qdelta bench train --width 512 --layers 8 --batch 1,4 --json train.json");
-  command->callback([flags] { run(*flags); });
+      "Example:  qdelta bench train --hidden-size 512 --layers 8 --batch 1,4 --json train.json");
+  command->callback([flags] {
+    with_memory_hint("lower --batch or --tokens, give --recompute some or all, or take a smaller model",
+                     [&] { run(*flags); });
+  });
 }
 
 }  // namespace qdelta

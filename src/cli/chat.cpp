@@ -201,7 +201,7 @@ void add_chat(CLI::App& app) {
   command->add_flag("!--no-bos", flags->bos, "Do not begin with the begin-of-text token (without a template)");
   command->footer(
       "Examples:\n"
-      "  qdelta chat --model run/checkpoints/step-00001000 --temperature 0.8\n"
+      "  qdelta chat --model run --temperature 0.8\n"
       "  qdelta chat --model M --system \"Answer in one sentence.\"\n"
       "  qdelta chat --model M --save-state talk.state\n"
       "  qdelta chat --model M --load-state talk.state --save-state talk.state      (goes on where it ended)");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -12,6 +13,8 @@
 #include "cli/cli.h"
 #include "cli/config_file.h"
 #include "cli/evaluation_display.h"
+#include "cli/help_format.h"
+#include "cli/memory_hint.h"
 #include "cli/stop_signal.h"
 #include "cli/training_flags.h"
 #include "cli/validators.h"
@@ -44,6 +47,9 @@ struct CompareFlags {
 const std::set<std::string> kNotSettings{"config", "out",   "resume",    "rule",      "seed",
                                          "rules",  "seeds", "ablations", "threads",   "save-every",
                                          "keep",   "help",  "tasks",     "eval-data", "limit"};
+
+// Flags of a training run that a comparison does without, and what it has instead. A file may have them all the same.
+const std::map<std::string, std::string> kOfOneRun{{"--rule", "--rules"}, {"--seed", "--seeds"}};
 
 // Every setting of the command as text, given or by default.
 std::map<std::string, std::string> settings_of(const CLI::App& command) {
@@ -89,13 +95,17 @@ std::string checkpoint_in(const std::string& folder) {
   return *checkpoint;
 }
 
+// In the comparison's folder, where all its runs find it.
+TrainingData open_data_of(const TrainingFlags& training, const std::string& out) {
+  return open_data(training, {.path = (fs::path(out) / "data").string(), .keep = true, .check_text = false});
+}
+
 // One run, from wherever it was left; nullopt where it was interrupted.
 std::optional<Result> train_one(const CompareFlags& flags, const Variant& variant, std::uint64_t seed,
                                 const std::string& out, const Device& device, const std::atomic<bool>& stop) {
   TrainingFlags training = flags.training;
   training.seed = seed;
-  const TrainingData data =
-      open_data(training, {.path = (fs::path(out) / "data").string(), .keep = true, .check_text = false});
+  const TrainingData data = open_data_of(training, out);
   const ModelConfig config = variant.applied(training.config_for(data));
   require(!data.validation.empty() || (training.run.patience <= 0 && training.run.target_accuracy <= 0),
           "--patience and --target-accuracy need something to validate on: give --validation");
@@ -141,6 +151,24 @@ bool score_tasks(const compare::TaskScores& tasks, Result& result, const std::st
   return true;
 }
 
+// What the tasks ask, out of their data: before hours of training, not after. A finished run says which tokenizer that
+// takes, else the data to train on.
+compare::TaskScores open_tasks(const CompareFlags& flags, const std::string& out,
+                               const std::vector<Variant>& variants) {
+  for (const std::uint64_t seed : flags.seeds) {
+    for (const Variant& variant : variants) {
+      const std::string folder = compare::run_folder(out, variant.name, seed);
+      if (!compare::read_result(folder)) continue;
+      const std::string checkpoint = checkpoint_in(folder);
+      // Of shards without a tokenizer there is none beside the model either.
+      const std::string tokenizer = flags.training.mqar.empty() ? checkpoint : "";
+      return {flags.tasks, flags.evaluation, tokenizer, load_config(checkpoint)};
+    }
+  }
+  const TrainingData data = open_data_of(flags.training, out);
+  return {flags.tasks, flags.evaluation, data.tokenizer, flags.training.config_for(data)};
+}
+
 void write_tables(const std::string& out, const compare::Table& table) {
   const auto write = [&](const char* name, const std::string& text) {
     write_whole((fs::path(out) / name).string(), text);
@@ -172,15 +200,17 @@ void run_compare(CompareFlags& flags, const CLI::App& command) {
   const std::set<std::uint64_t> different(flags.seeds.begin(), flags.seeds.end());
   require(different.size() == flags.seeds.size(), "--seeds names a seed twice");
   flags.training.schedule().check();
-  if (!flags.tasks.empty()) static_cast<void>(eval::tasks_named(flags.tasks));  // before hours of training
+  if (!flags.tasks.empty()) static_cast<void>(eval::tasks_named(flags.tasks));  // before anything is written
   const StopSignal stop;         // before a GPU is opened, whose driver has threads of its own
   std::optional<Device> device;  // opened when there is something to train: finished runs need none
   compare::claim_settings(out, settings_of(command));
+  if (const std::string note = flags.training.warmup_note(); !note.empty()) fmt::print("{}\n", note);
 
   const FileDescriptor lock = lock_folder(out);
   const auto planned = static_cast<std::int64_t>(variants.size() * flags.seeds.size());
   std::vector<Result> results;
-  std::optional<compare::TaskScores> tasks;  // made when there is a model to ask
+  std::optional<compare::TaskScores> tasks;
+  if (!flags.tasks.empty()) tasks.emplace(open_tasks(flags, out, variants));
   const auto table = [&] {
     std::vector<Score> scores = kScores;
     if (tasks) scores.insert(scores.end(), tasks->scores().begin(), tasks->scores().end());
@@ -205,11 +235,11 @@ void run_compare(CompareFlags& flags, const CLI::App& command) {
       if (result) {
         fmt::print("{} seed {}: finished before\n", variant.name, seed);
       } else {
-        result = train_one(flags, variant, seed, out, with_device(), stop.raised());
+        result = with_memory_hint(kLessTrainingMemory,
+                                  [&] { return train_one(flags, variant, seed, out, with_device(), stop.raised()); });
         if (!result) stopped();
       }
       if (!flags.tasks.empty()) {
-        if (!tasks) tasks.emplace(flags.tasks, flags.evaluation, checkpoint_in(folder));
         const bool known = result->examples == tasks->examples();
         if (!known && !score_tasks(*tasks, *result, folder, with_device(), stop.raised())) stopped();
       }
@@ -252,6 +282,7 @@ void add_compare(CLI::App& app) {
       ->group("Comparison")
       ->capture_default_str();
   flags->training.add_to(*command);
+  for (const auto& [name, instead] : kOfOneRun) command->get_option(name)->group(kHiddenGroup);
   command->footer(
       "All runs have the same data, batches, steps, schedule and shape of the model; rules have different gates, so "
       "the\n"
@@ -267,7 +298,11 @@ void add_compare(CLI::App& app) {
       "  qdelta compare --text book.txt --steps 300 --tasks arc_easy,piqa --eval-data data/eval --out comparison\n"
       "  qdelta compare --mqar 64:8:20000 --vocab-size 128 --hidden-size 64 --layers 2 --mlp false --out recall");
   command->callback([flags, command] {
+    for (const auto& [name, instead] : kOfOneRun) {
+      require(command->get_option(name)->count() == 0, "{} is of one run: a comparison has {}", name, instead);
+    }
     if (!flags->training.config.empty()) apply_config_file(*command, flags->training.config);
+    flags->training.choose_warmup(*command);
     run_compare(*flags, *command);
   });
 }

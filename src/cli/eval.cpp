@@ -12,6 +12,7 @@
 #include "cli/cli.h"
 #include "cli/device_flags.h"
 #include "cli/evaluation_display.h"
+#include "cli/model_folder.h"
 #include "cli/stop_signal.h"
 #include "cli/validators.h"
 #include "core/hash.h"
@@ -46,6 +47,7 @@ nlohmann::ordered_json settings_json(const EvalFlags& flags, const Device& devic
   out["samples"] = flags.settings.samples;
   out["seed"] = flags.settings.seed;
   out["ruler_words"] = flags.settings.ruler_data.empty() ? "built-in" : "given";
+  if (flags.settings.haystack != "longest") out["haystack"] = flags.settings.haystack;
   out["recall_length"] = flags.settings.recall_length;
   out["mqar"] = flags.settings.mqar;
   out["bootstrap"] = flags.bootstrap;
@@ -117,6 +119,7 @@ void run_eval(EvalFlags& flags) {
   const auto start = std::chrono::steady_clock::now();
   const ChosenTasks chosen(flags.tasks);
   const eval::Bos bos = eval::bos_of(flags.bos);
+  flags.model = model_folder(flags.model);
   const auto model = load_model(flags.model);
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<eval::RequestEncoder> encoder;
@@ -205,7 +208,7 @@ std::string task_help() {
 void add_eval(CLI::App& app) {
   auto flags = std::make_shared<EvalFlags>();
   CLI::App* command = app.add_subcommand("eval", "Measure a model on the benchmarks that papers report");
-  command->add_option("--model", flags->model, "Model folder")->required();
+  command->add_option("--model", flags->model, kModelHelp)->required();
   command->add_option("--tokenizer", flags->tokenizer, "Another tokenizer than the model folder's");
   command
       ->add_option("--tasks", flags->tasks,
@@ -242,6 +245,12 @@ void add_eval(CLI::App& app) {
       ->check(whole_number());
   command->add_option("--ruler-data", settings.ruler_data,
                       "Folder with adjectives.txt, nouns.txt and essays/ for needle tasks. Default: our own words");
+  command
+      ->add_option("--haystack", settings.haystack,
+                   "Of needle tasks: longest, to a word, or harness: in steps of 500 words or 5 or 25 lines, as "
+                   "lm-evaluation-harness")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"longest", "harness"}));
   command->add_option("--recall-length", settings.recall_length, "Tokens that documents of cloze tasks are cut to")
       ->capture_default_str();
   command->add_option("--mqar", settings.mqar, "LENGTH:PAIRS:EXAMPLES, or 'paper' for the published tests")

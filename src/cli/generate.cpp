@@ -1,6 +1,7 @@
 // qdelta generate: continues prompts.
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <fstream>
 #include <iostream>
@@ -34,6 +35,40 @@ void print_speed(const GenerationSpeed& speed, std::size_t prompt, std::size_t g
              rate(speed.decoded_tokens, speed.decode_seconds));
 }
 
+const char* why(EndReason end) {
+  switch (end) {
+    case EndReason::eos:
+      return "eos";
+    case EndReason::stop_token:
+    case EndReason::stop_string:
+      return "stop";
+    case EndReason::length:
+      return "length";
+    case EndReason::none:
+    case EndReason::not_finite:
+      break;
+  }
+  return "not_finite";
+}
+
+void print_json(const GenerateFlags& flags, const std::vector<std::vector<std::int32_t>>& prompts,
+                const std::vector<Generated>& results, const GenerationSpeed& speed) {
+  nlohmann::ordered_json json{{"version", QDELTA_VERSION}, {"model", flags.model}};
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    json["sequences"].push_back({{"prompt", flags.prompts[i / static_cast<std::size_t>(flags.num_samples)]},
+                                 {"prompt_tokens", prompts[i]},
+                                 {"text", results[i].text},
+                                 {"tokens", results[i].tokens},
+                                 {"finish_reason", why(results[i].end)}});
+  }
+  json["speed"] = {{"prompt_tokens", speed.prompt_tokens},
+                   {"prompt_seconds", speed.prompt_seconds},
+                   {"decoded_tokens", speed.decoded_tokens},
+                   {"decode_seconds", speed.decode_seconds}};
+  // A path, a prompt or a model's bytes may be no UTF-8.
+  fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
 void keep_state(const std::string& path, const LanguageModel& model, const ModelStates& states,
                 const Reading& reading) {
   save_state(path, model, states, 0, reading.info);
@@ -49,6 +84,7 @@ std::size_t check(const GenerateFlags& flags) {
   require(flags.num_samples > 0, "num-samples is {}, expected at least 1", flags.num_samples);
   const std::size_t count = flags.prompts.size() * static_cast<std::size_t>(flags.num_samples);
   require(flags.save_state.empty() || count == 1, "--save-state keeps one state, but there are {} sequences", count);
+  require(!flags.stream || !flags.json, "--stream and --json are two ways to print: give one of them");
   require(!flags.stream || count == 1, "--stream shows one sequence as it comes, but there are {}: leave it out",
           count);
   return count;
@@ -110,7 +146,8 @@ void run_generate(GenerateFlags& flags) {
         fmt::print("{}", text);
         std::fflush(stdout);
       });
-  for (std::size_t i = 0; i < results.size() && !flags.stream; ++i) {
+  if (flags.json) print_json(flags, prompts, results, generator.speed());
+  for (std::size_t i = 0; i < results.size() && !flags.stream && !flags.json; ++i) {
     if (count > 1) fmt::print("--- {} ---\n", i + 1);
     fmt::print("{}{}\n", flags.prompts[i / static_cast<std::size_t>(flags.num_samples)], results[i].text);
   }
@@ -133,14 +170,18 @@ void add_generate(CLI::App& app) {
   add_generation_flags(*command, *flags, "Most tokens to generate; 0 with --save-state: only read the prompt",
                        "The same seed gives the same text. Of several prompts or samples each has random\n"
                        "numbers of its own: only the first is as it would be alone");
-  command->add_option("--prompt", flags->prompts, "Text to continue; several are decoded as one batch");
+  command->add_option(
+      "--prompt", flags->prompts,
+      "Text to continue; several are decoded as one batch. One of this, --prompt-file and --load-state is required");
   command->add_option("--prompt-file", flags->prompt_files, "The same from files, - for standard input");
   command->add_option("--num-samples", flags->num_samples, "Continuations of each prompt")->capture_default_str();
   command->add_flag("--stream", flags->stream, "Print the text as it comes; for one prompt and one sample");
   command->add_flag("!--no-bos", flags->bos, "Do not begin with the begin-of-text token");
+  command->add_flag("--json", flags->json, "Print JSON: each sequence with its tokens and why it ended, and the speed");
   command->footer(
       "Examples:\n"
-      "  qdelta generate --model run/checkpoints/step-00001000 --prompt \"Once upon a time\" --stream\n"
+      "  qdelta generate --model run --prompt \"Once upon a time\" --stream\n"
+      "  qdelta generate --model run --prompt A --prompt B --json | jq -r '.sequences[].text'\n"
       "  qdelta generate --model M --prompt-file book.txt --save-state book.state --max-tokens 0\n"
       "  qdelta generate --model M --load-state book.state                           (the book is not read again)\n"
       "  qdelta generate --model M --load-state book.state --prompt \" And then\"");

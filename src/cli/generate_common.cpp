@@ -2,13 +2,14 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/model_folder.h"
 #include "cli/validators.h"
 #include "model/checkpoint.h"
 
 namespace qdelta {
 
-Loaded::Loaded(const GenerateFlags& flags)
-    : model(load_model(flags.model)),
+Loaded::Loaded(GenerateFlags& flags)
+    : model(load_model(flags.model = model_folder(flags.model))),
       tokenizer(load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer)) {
   require(tokenizer->vocab_size() <= model->config().vocab_size,
           "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
@@ -17,7 +18,7 @@ Loaded::Loaded(const GenerateFlags& flags)
 
 void add_generation_flags(CLI::App& command, GenerateFlags& flags, const std::string& max_tokens,
                           const std::string& seed) {
-  command.add_option("--model", flags.model, "Model folder: config.json, model.safetensors, tokenizer")->required();
+  command.add_option("--model", flags.model, kModelHelp)->required();
   command.add_option("--tokenizer", flags.tokenizer, "Another tokenizer than the model folder's");
   command.add_option("--max-tokens", flags.options.max_tokens, max_tokens)->capture_default_str();
   SamplingOptions& sampling = flags.options.sampling;

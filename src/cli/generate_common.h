@@ -25,7 +25,7 @@ struct GenerateFlags {
   GenerationOptions options;
   int num_samples = 1;
   DeviceFlags device;
-  bool stream = false;
+  bool stream = false, json = false;
   bool bos = true;
 };
 
@@ -34,7 +34,8 @@ struct Loaded {
   std::unique_ptr<LanguageModel> model;
   std::unique_ptr<Tokenizer> tokenizer;
 
-  explicit Loaded(const GenerateFlags& flags);
+  // Of a run the newest checkpoint: flags.model is then its folder.
+  explicit Loaded(GenerateFlags& flags);
 };
 
 void add_generation_flags(CLI::App& command, GenerateFlags& flags, const std::string& max_tokens,

@@ -9,6 +9,7 @@
 
 #include "cli/build_info.h"
 #include "cli/cli.h"
+#include "cli/model_folder.h"
 #include "cli/model_info.h"
 #include "core/cpu_info.h"
 #include "core/threads.h"
@@ -137,14 +138,15 @@ void add_info(CLI::App& app) {
       "Examples:\n"
       "  qdelta info --json | jq .simd.target\n"
       "  qdelta info --model configs/340M.json --batch 8 --tokens 2048\n"
-      "  qdelta info --model run/checkpoints/step-00001000");
+      "  qdelta info --model run");
   auto options = std::make_shared<ModelInfoOptions>();
   info->add_flag("--json", options->json, "Print JSON");
-  CLI::Option* model = info->add_option("--model", options->model, "A model folder, or a config.json");
+  CLI::Option* model = info->add_option("--model", options->model, "A model folder, a run, or a config.json");
   info->add_option("--batch", options->batch, "Sequences of a training batch")->needs(model)->capture_default_str();
   info->add_option("--tokens", options->tokens, "Tokens of each")->needs(model)->capture_default_str();
   info->callback([options, model] {
     if (model->count() > 0) {
+      options->model = model_folder(options->model);
       print_model_info(*options);
     } else if (options->json) {
       // A CPU may have any bytes in its name; what is not UTF-8 is replaced rather than refused.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 
 #include "core/error.h"
@@ -12,8 +11,6 @@
 
 namespace qdelta {
 namespace {
-
-namespace fs = std::filesystem;
 
 // Whether only the number of tokens differs.
 bool differs_in_tokens(const ParameterLayout& layout, const NamedSlot& tensor, const Shape& other) {
@@ -35,11 +32,6 @@ std::string about_tokenizer(const std::string& folder, const std::string& tokeni
 }
 
 }  // namespace
-
-bool has_weights(const std::string& folder) {
-  return fs::is_directory(folder) && (fs::exists(fs::path(folder) / "model.safetensors") ||
-                                      fs::exists(fs::path(folder) / "model.safetensors.index.json"));
-}
 
 std::vector<std::string> start_from(const std::string& folder, const std::string& tokenizer, LanguageModel& model) {
   const auto loaded = load_model(folder);

@@ -14,7 +14,4 @@ namespace qdelta {
 [[nodiscard]] std::vector<std::string> start_from(const std::string& folder, const std::string& tokenizer,
                                                   LanguageModel& model);
 
-// The same for a --model-config that has weights, which are not used.
-[[nodiscard]] bool has_weights(const std::string& folder);
-
 }  // namespace qdelta

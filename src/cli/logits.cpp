@@ -7,6 +7,7 @@
 
 #include "cli/cli.h"
 #include "cli/device_flags.h"
+#include "cli/model_folder.h"
 #include "io/safetensors.h"
 #include "model/checkpoint.h"
 
@@ -20,6 +21,7 @@ struct LogitsFlags {
 };
 
 void run_logits(LogitsFlags& flags) {
+  flags.model = model_folder(flags.model);
   const auto model = load_model(flags.model);
   const SafetensorsFile file = SafetensorsFile::open(flags.in);
   const ConstTensorView input = file.view("input_ids");
@@ -68,14 +70,14 @@ void run_logits(LogitsFlags& flags) {
 void add_logits(CLI::App& app) {
   CLI::App* command = app.add_subcommand("logits", "Logits, loss and gradients of a model on given token ids");
   auto flags = std::make_shared<LogitsFlags>();
-  command->add_option("--model", flags->model, "Folder with config.json and model.safetensors")->required();
+  command->add_option("--model", flags->model, kModelHelp)->required();
   command->add_option("--in", flags->in, "Safetensors file with input_ids [batch, tokens], I32 or I64")->required();
   command->add_option("--out", flags->out, "Safetensors file to write: logits, loss, and grad.NAME of every parameter")
       ->required();
   command->add_flag("--grads", flags->gradients, "Also write the gradients of the mean next-token loss");
   flags->device.add_to(*command);
   command->footer(
-      "Example:  qdelta logits --model run/checkpoints/step-00001000 --in ids.safetensors --out out.safetensors "
+      "Example:  qdelta logits --model run --in ids.safetensors --out out.safetensors "
       "--grads");
   command->callback([flags] { run_logits(*flags); });
 }

@@ -2,15 +2,18 @@
 // (1: it failed, 2: it was called wrongly).
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
 
 #include "cli/cli.h"
+#include "cli/help_format.h"
 
 namespace {
 
@@ -26,8 +29,8 @@ constexpr const char* kExamples =
     "Examples:\n"
     "  qdelta demo                                        three small models learn to recall, in two minutes\n"
     "  qdelta train --text book.txt --out run             a language model from a text file\n"
-    "  qdelta generate --model run/checkpoints/step-... --prompt \"Once\" --stream\n"
-    "  qdelta serve --model run/checkpoints/step-...      the same over HTTP\n"
+    "  qdelta generate --model run --prompt \"Once\" --stream\n"
+    "  qdelta serve --model run                           the same over HTTP\n"
     "  qdelta eval --model M --tasks lambada_openai --data D\n"
     "                                                     the benchmarks that models are compared by\n"
     "  qdelta info                                        what this build and this machine can do\n"
@@ -36,6 +39,16 @@ constexpr const char* kExamples =
     "  qdelta bench op                                    how fast it is here\n"
     "\n"
     "qdelta SUBCOMMAND --help says more about each.";
+
+// The option that was given several times although it takes one value; "" where that is not what went wrong.
+std::string given_twice(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_items_expected_max() != 1 || option->results().size() < 2) continue;
+    return fmt::format("{} is given {} times ({}), expected once", option->get_name(), option->results().size(),
+                       fmt::join(option->results(), ", "));
+  }
+  return "";
+}
 
 // What the parser says, and where to read on. Where a subcommand is missing or unknown, the list of those there are.
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
@@ -48,6 +61,9 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   std::vector<std::string> names;
   for (const CLI::App* subcommand : at->get_subcommands(nullptr)) names.push_back(subcommand->get_name());
   std::string problem = error.what();
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    if (const std::string twice = given_twice(*at); !twice.empty()) problem = twice;
+  }
   if (!names.empty()) {
     const std::vector<std::string> unknown = app.remaining(true);
     if (!unknown.empty()) {
@@ -68,6 +84,7 @@ int failed(const char* message) {
 
 int run(int argc, char** argv) {
   CLI::App app(kDescription, "qdelta");
+  app.formatter(std::make_shared<qdelta::HelpFormat>());
   app.set_version_flag("--version", "qdelta " QDELTA_VERSION, "Print the version and exit");
   app.set_help_flag("-h,--help", "Print this help and exit");
   app.require_subcommand(1);

@@ -8,6 +8,7 @@
 
 #include "cli/cli.h"
 #include "cli/device_flags.h"
+#include "cli/model_folder.h"
 #include "data/encode_file.h"
 #include "data/tokenizer.h"
 #include "infer/scoring.h"
@@ -25,6 +26,7 @@ struct PerplexityFlags {
 
 void run_perplexity(PerplexityFlags& flags) {
   require(flags.limit >= 0, "limit is {}, expected 0 (all) or more", flags.limit);
+  flags.model = model_folder(flags.model);
   const auto model = load_model(flags.model);
   const auto tokenizer = load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
   EncodedFile text = encode_file(*tokenizer, flags.data, flags.text_key);
@@ -66,7 +68,7 @@ void run_perplexity(PerplexityFlags& flags) {
 void add_perplexity(CLI::App& app) {
   auto flags = std::make_shared<PerplexityFlags>();
   CLI::App* command = app.add_subcommand("perplexity", "How well a model predicts a text");
-  command->add_option("--model", flags->model, "Model folder")->required();
+  command->add_option("--model", flags->model, kModelHelp)->required();
   command->add_option("--tokenizer", flags->tokenizer, "Another tokenizer than the model folder's");
   command
       ->add_option("--data", flags->data,
@@ -77,7 +79,7 @@ void add_perplexity(CLI::App& app) {
   flags->device.add_to(*command);
   command->footer(
       "Examples:\n"
-      "  qdelta perplexity --model run/checkpoints/step-00001000 --data other.txt\n"
+      "  qdelta perplexity --model run --data other.txt\n"
       "  qdelta perplexity --model M --data other.txt --limit 10000      (the first ten thousand tokens)");
   command->callback([flags] { run_perplexity(*flags); });
 }

@@ -9,6 +9,10 @@
 
 namespace qdelta {
 
+inline const char* name_of(Recompute value) {
+  return value == Recompute::none ? "none" : value == Recompute::some ? "some" : "all";
+}
+
 inline CLI::Option* add_recompute(CLI::App& command, Recompute& value) {
   const auto set = [&value](const std::string& name) {
     value = name == "some" ? Recompute::some : name == "all" || name == "true" ? Recompute::all : Recompute::none;

@@ -8,6 +8,7 @@
 
 #include "cli/cli.h"
 #include "cli/device_flags.h"
+#include "cli/model_folder.h"
 #include "cli/stop_signal.h"
 #include "data/tokenizer.h"
 #include "model/checkpoint.h"
@@ -66,12 +67,13 @@ void run_serve(ServeFlags& flags) {
   flags.server.max_memory = static_cast<std::size_t>(flags.max_memory) << 20U;
   flags.server.http.max_connections = static_cast<std::size_t>(flags.max_connections);
   const StopSignal stop;  // before any thread that computes
+  if (flags.server.model_name.empty()) flags.server.model_name = name_of(flags.model);
+  flags.model = model_folder(flags.model);
   const auto model = load_model(flags.model);
   const auto tokenizer = load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
   require(tokenizer->vocab_size() <= model->config().vocab_size,
           "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
           tokenizer->vocab_size(), model->config().vocab_size);
-  if (flags.server.model_name.empty()) flags.server.model_name = name_of(flags.model);
 
   // A template that cannot be read is no reason not to serve the rest.
   std::unique_ptr<ChatTemplate> chat;
@@ -108,7 +110,7 @@ void add_serve(CLI::App& app) {
   auto flags = std::make_shared<ServeFlags>();
   flags->server.model_name.clear();
   CLI::App* command = app.add_subcommand("serve", "A model behind HTTP, with the completions that OpenAI's API has");
-  command->add_option("--model", flags->model, "Model folder: config.json, model.safetensors, tokenizer")->required();
+  command->add_option("--model", flags->model, kModelHelp)->required();
   command->add_option("--tokenizer", flags->tokenizer, "Another tokenizer than the model folder's");
   serve::ServerOptions& server = flags->server;
   command->add_option("--host", server.host, "Address to listen on; 0.0.0.0: all, so that others can reach it")
@@ -153,7 +155,7 @@ void add_serve(CLI::App& app) {
       "           GET /health, GET /metrics. docs/serving.md has them all.\n"
       "\n"
       "Examples:\n"
-      "  qdelta serve --model run/checkpoints/step-00001000 --port 8000\n"
+      "  qdelta serve --model run --port 8000\n"
       "  curl http://127.0.0.1:8000/v1/completions -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 40}'\n"
       "  lm_eval --model local-completions --tasks lambada_openai \\\n"
       "    --model_args "

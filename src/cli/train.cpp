@@ -11,6 +11,8 @@
 #include "bench/machine_limits.h"
 #include "cli/cli.h"
 #include "cli/initial_weights.h"
+#include "cli/memory_hint.h"
+#include "cli/model_folder.h"
 #include "cli/ranks.h"
 #include "cli/stop_signal.h"
 #include "cli/train_flags.h"
@@ -36,7 +38,7 @@ double machine_limit(const TrainFlags& flags, const ParameterLayout& layout) {
     tokens *= static_cast<double>(factor);
   }
   const bool measured = flags.run.device.gpu == nullptr && tokens * training_flop_per_token(layout) >= kShortRun;
-  return measured ? bench::matrix_rate(flags.run.device.threads) : 0;
+  return measured ? bench::matrix_rate(flags.run.device.threads).rate : 0;
 }
 
 void draw_loss(const std::string& run) {
@@ -146,6 +148,7 @@ void say_what_trains(const TrainFlags& flags, const Ranks& ranks, const Language
                                                              flags.run.recompute)) /
                  1e6,
              source.describe());
+  if (const std::string note = flags.warmup_note(); !note.empty()) fmt::print("{}\n", note);
   if (ranks.communicator() != nullptr) {
     fmt::print("{} ranks over {}, {} rows of each batch on each, {} threads\n", ranks.size(),
                ranks.communicator()->description(), ceil_div(source.next_rows(), std::int64_t{ranks.size()}),
@@ -234,7 +237,9 @@ void run_train(TrainFlags& flags, const CLI::App& command) {
     const Ranks ranks(flags.device, flags.transport);
     flags.run.device = ranks.device();
     flags.run.communicator = ranks.communicator();
-    ranks.run([&] { outcome = train_on(ranks, flags, command, stop.raised()); });
+    ranks.run([&] {
+      outcome = with_memory_hint(kLessTrainingMemory, [&] { return train_on(ranks, flags, command, stop.raised()); });
+    });
   }
   if (outcome.end == TrainingOutcome::End::interrupted) throw CLI::RuntimeError(130);  // as a shell reports Ctrl-C
 }
@@ -250,7 +255,7 @@ void add_train(CLI::App& app) {
       "  qdelta train --text book.txt --out run --steps 500\n"
       "  qdelta train --resume run                          go on with it, whatever it was\n"
       "  qdelta train --resume run --extend 200             and 200 steps further\n"
-      "  qdelta train --init-from run/checkpoints/step-00000500 --text letters.txt --out tuned\n"
+      "  qdelta train --init-from run --text letters.txt --out tuned\n"
       "  qdelta train --data shards/train --validation shards/val --tokenizer tokenizer.json --model-config "
       "configs/340M.json --preset paper-340M --out run\n"
       "  qdelta train --data web:0.7 books:0.3 --out mixed\n"

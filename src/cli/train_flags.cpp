@@ -11,6 +11,7 @@
 
 #include "cli/build_info.h"
 #include "cli/config_file.h"
+#include "cli/model_folder.h"
 
 namespace qdelta {
 namespace {
@@ -84,7 +85,9 @@ void TrainFlags::add_to(CLI::App& command) {
                   "With --resume: so many steps more. --schedule, --lr, --warmup and --min-lr-ratio are then of these "
                   "steps; without them the rate stays as it was at the end")
       ->group("Run");
-  command.add_option("--init-from", init_from, "Start from the weights of this model folder, and with its shape")
+  command
+      .add_option("--init-from", init_from,
+                  "Start from the weights of this model folder (of a run the newest), and with its shape")
       ->group("Run");
   command
       .add_option("--preset", preset,
@@ -119,6 +122,8 @@ void TrainFlags::prepare(CLI::App& command) {
     if (named) run.out = resume_from;
     resume(command);
   }
+  if (!run.resume) choose_warmup(command);
+  if (!init_from.empty()) init_from = model_folder(init_from);
   // Before the model's flags are added to: what a model has is also what it starts with.
   if (!init_from.empty() && model.file.empty()) model.file = init_from;
 }

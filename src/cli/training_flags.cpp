@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "cli/recompute_flag.h"
@@ -62,6 +63,20 @@ void TrainingFlags::resolve() {
   check_curriculum(run.curriculum);
 }
 
+void TrainingFlags::choose_warmup(CLI::App& command) {
+  CLI::Option* option = command.get_option("--warmup");
+  const std::int64_t tenth = std::max<std::int64_t>(steps, 0) / 10;
+  if (option->count() > 0 || tenth >= warmup) return;
+  option->add_result(fmt::format("{}", tenth));
+  option->run_callback();
+  warmup_shortened = true;
+}
+
+std::string TrainingFlags::warmup_note() const {
+  if (!warmup_shortened) return "";
+  return fmt::format("Warm-up of {} steps, a tenth of {}; --warmup says otherwise.", warmup, steps);
+}
+
 LearningRateSchedule TrainingFlags::schedule() const {
   return {lr, warmup, steps, min_lr_ratio, schedule_named(schedule_kind), decay_steps};
 }
@@ -85,12 +100,14 @@ void TrainingFlags::add_to(CLI::App& command) {
     return command.add_option(name, value, help)->group(group);
   };
   add("Run", "--config", config, "TOML file of settings, each named like a flag; flags win over it");
-  add("Run", "--out", run.out, "Folder for checkpoints, log, TensorBoard events and the picture of the loss");
+  add("Run", "--out", run.out,
+      "Folder for checkpoints, log, TensorBoard events and the picture of the loss. Required, here or in --config");
   device.add_to(command, "Run");
   add("Run", "--seed", seed, "Of initial weights and order of data")->capture_default_str()->check(whole_number());
 
   add("Data", "--text", text,
-      "A file of text or JSON lines to train on, also with gzip, xz or zstd; its last twentieth is for validation");
+      "A file of text or JSON lines to train on, also with gzip, xz or zstd; its last twentieth is for validation. One "
+      "of --text, --data and --mqar is required");
   add("Data", "--text-key", text_key, "The member of a JSON line that holds the text (text)");
   add("Data", "--data", data, "Token shards made by qdelta tokenize; A:0.7 B:0.3 mixes them, 7 rows of A to 3 of B");
   add("Data", "--validation", validation, "Token shards to validate on");
@@ -117,7 +134,8 @@ void TrainingFlags::add_to(CLI::App& command) {
   add("Training", "--schedule", schedule_kind, "Of the learning rate after the warm-up: " + schedule_names())
       ->capture_default_str();
   add("Training", "--lr", lr, "Peak learning rate")->capture_default_str();
-  add("Training", "--warmup", warmup, "Steps up to the peak")->capture_default_str();
+  add("Training", "--warmup", warmup, "Steps up to the peak; unless given, no more than a tenth of --steps")
+      ->capture_default_str();
   add("Training", "--min-lr-ratio", min_lr_ratio, "Share of the peak at the end")->capture_default_str();
   add("Training", "--decay-steps", decay_steps, "wsd: steps of the decay at the end; 0: a tenth of all")
       ->capture_default_str();

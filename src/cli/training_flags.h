@@ -32,12 +32,17 @@ struct TrainingFlags {
   std::uint64_t seed = 1;
   double lr = 1e-3, min_lr_ratio = 0.1;
   std::int64_t steps = 1000, warmup = 100, decay_steps = 0;
+  bool warmup_shortened = false;
 
   void add_to(CLI::App& command);
   // The model to train on this data: it has all of its tokens, and its config names those that start, end and fill up a
   // text as the tokenizer does.
   [[nodiscard]] ModelConfig config_for(const TrainingData& training_data) const;
   [[nodiscard]] LearningRateSchedule schedule() const;
+  // Where no --warmup is given: no more than a tenth of the steps. As if it were given, so that a run's file has it.
+  void choose_warmup(CLI::App& command);
+  // What to say about that; "" where there is nothing to say.
+  [[nodiscard]] std::string warmup_note() const;
   // Fills in what of `run` follows from other flags, and checks it.
   void resolve();
   // Everything that shapes the numbers, so that a resumed run can tell whether it is still the same run.

@@ -21,15 +21,16 @@ bool lower_is_better(const std::string& metric) {
 
 }  // namespace
 
-TaskScores::TaskScores(const std::string& tasks, const eval::TaskSettings& settings, const std::string& checkpoint) {
+TaskScores::TaskScores(const std::string& tasks, const eval::TaskSettings& settings, const std::string& tokenizer,
+                       const ModelConfig& config) {
   if (tasks.empty()) return;
   const std::vector<const eval::TaskEntry*> entries = eval::tasks_named(tasks);
   if (std::any_of(entries.begin(), entries.end(), [](const eval::TaskEntry* entry) { return entry->reads_text; })) {
-    tokenizer_ = load_tokenizer(checkpoint);
+    require(!tokenizer.empty(), "--tasks {}: the models have no tokenizer to read texts with; give --tokenizer", tasks);
+    tokenizer_ = load_tokenizer(tokenizer);
     encoder_ = std::make_unique<eval::RequestEncoder>(*tokenizer_, eval::Bos::automatic, kMostTokens);
   }
-  const auto model = load_model(checkpoint);
-  tasks_ = eval::make_tasks(entries, {settings, encoder_.get(), model->config()});
+  tasks_ = eval::make_tasks(entries, {settings, encoder_.get(), config});
   examples_ = eval::hash_of(tasks_);
   for (const auto& task : tasks_) {
     for (const eval::Metric& metric : task->metrics()) {

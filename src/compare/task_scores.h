@@ -17,9 +17,10 @@ namespace qdelta::compare {
 
 class TaskScores {
  public:
-  // `tasks` with commas between them; none: nothing is scored. `checkpoint` is any model of the comparison, for the
-  // tokenizer and the vocabulary, which all have in common.
-  TaskScores(const std::string& tasks, const eval::TaskSettings& settings, const std::string& checkpoint);
+  // `tasks` with commas between them; none: nothing is scored. Tokenizer ("": none) and config are of any model of the
+  // comparison: all have the vocabulary in common. Throws where data of a task are missing or damaged.
+  TaskScores(const std::string& tasks, const eval::TaskSettings& settings, const std::string& tokenizer,
+             const ModelConfig& config);
 
   [[nodiscard]] const std::vector<Score>& scores() const { return scores_; }
   // A hash of what is asked: results of other examples do not count.

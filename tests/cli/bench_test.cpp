@@ -12,14 +12,15 @@ Words with(Words words, const Words& more) {
   return words;
 }
 
-const Words kTiny = {"--width", "32", "--layers", "2", "--heads", "2", "--head-dim", "16", "--vocab-size", "50"};
+const Words kTiny = {"--hidden-size", "32", "--layers", "2", "--heads", "2", "--head-dim", "16", "--vocab-size", "50"};
 
 TEST(Bench, HelpTeaches) {
   for (const char* name : {"train", "generate"}) {
     const RunResult result = run_qdelta({"bench", name, "--help"});
     EXPECT_EQ(result.status, 0) << name;
-    for (const char* piece : {"--config", "--width", "--layers", "--heads", "--head-dim", "--vocab-size", "4096",
-                              "--rule", "--batch", "--tokens", "--threads", "--json", "limit", "medians", "Example"}) {
+    for (const char* piece :
+         {"--model-config", "--hidden-size", "--layers", "--heads", "--head-dim", "--vocab-size", "4096", "--rule",
+          "--batch", "--tokens", "--threads", "--json", "--baseline", "--tolerance", "limit", "medians", "Example"}) {
       EXPECT_TRUE(contains(result.out, piece)) << name << ": " << piece;
     }
   }
@@ -84,6 +85,13 @@ TEST(Bench, Op) {
     const double tokens = row.at("tokens").get<double>() * 3;
     EXPECT_NEAR(row.at("us_per_token").get<double>() * tokens, row.at("seconds").get<double>() * 1e6, 1e-3);
     EXPECT_LT(row.at("error"), 1e-5) << ops.back();
+    // The larger of the two floors, and how much of the time it is.
+    const double floor =
+        std::max(row.at("bytes_floor_seconds").get<double>(), row.at("flop_floor_seconds").get<double>());
+    EXPECT_GT(floor, 0.0);
+    EXPECT_NEAR(row.at("of_limit").get<double>() * row.at("seconds").get<double>() / floor, 1.0, 1e-6);
+    EXPECT_LE(row.at("best_seconds"), row.at("seconds"));
+    EXPECT_TRUE(row.at("doubt").is_string());
   }
   EXPECT_EQ(ops, (std::vector<std::string>{"step", "forward", "backward", "training"}));
 
@@ -92,15 +100,38 @@ TEST(Bench, Op) {
   EXPECT_TRUE(contains(none.err, "--batch")) << none.err;
 }
 
+// Times that nothing can be slower or faster than, in the file of an earlier run.
+TEST(Bench, IsComparedWithAnEarlierRun) {
+  const TemporaryFolder folder;
+  const auto beside = [&](double seconds) {
+    const nlohmann::json row{{"op", "step"}, {"heads", 1}, {"K", 8}, {"V", 8}, {"tokens", 1}, {"seconds", seconds}};
+    write_file(folder.file("earlier.json"),
+               nlohmann::json{{"benchmark", "op"}, {"rows", nlohmann::json::array({row})}}.dump());
+    return run_qdelta({"bench", "op", "--shapes", "1x8x8,1x8x4", "--tokens", "1", "--threads", "1", "--tolerance", "50",
+                       "--baseline", folder.file("earlier.json")});
+  };
+  const RunResult slower = beside(1e-12);
+  EXPECT_EQ(slower.status, 1) << slower.out;
+  EXPECT_TRUE(contains(slower.out, "times as long: op step, heads 1, K 8, V 8, tokens 1")) << slower.out;
+  EXPECT_TRUE(contains(slower.out, "not in the baseline: op step, heads 1, K 8, V 4, tokens 1")) << slower.out;
+  EXPECT_TRUE(contains(slower.out, "1 of 1 are more than 50 % slower")) << slower.out;
+  const RunResult faster = beside(1e12);
+  EXPECT_EQ(faster.status, 0) << faster.out;
+  EXPECT_TRUE(contains(faster.out, "Nothing is more than 50 % slower")) << faster.out;
+  // Before anything is measured.
+  expect_failure(run_qdelta({"bench", "op", "--baseline", folder.file("none.json")}), 1, {"none.json"});
+  expect_failure(run_qdelta({"bench", "train", "--tolerance", "-1"}), 1, {"--tolerance is -1"});
+}
+
 TEST(Bench, Generate) {
   const TemporaryFolder folder;
   const std::string file = folder.file("generate.json");
   const RunResult result =
-      run_qdelta(with({"bench", "generate"}, with(kTiny, {"--batch", "1,3", "--prompt", "20", "--tokens", "4", "--rule",
-                                                          "delta", "--threads", "1", "--json", file})));
+      run_qdelta(with({"bench", "generate"}, with(kTiny, {"--batch", "1,3", "--prompt", "20,70", "--tokens", "4",
+                                                          "--rule", "delta", "--threads", "1", "--json", file})));
   ASSERT_EQ(result.status, 0) << result.err;
-  for (const char* piece : {"delta, 2 layers of width 32", "prefill of 20 tokens", "batch", "ms per step", "tokens/s",
-                            "GB/s", "of limit", "prefill / decode", "Threads: 1", "generate.json"}) {
+  for (const char* piece : {"delta, 2 layers of width 32", "prompt", "batch", "ms per step", "tokens/s", "GB/s",
+                            "of limit", "prefill / decode", "Threads: 1", "generate.json"}) {
     EXPECT_TRUE(contains(result.out, piece)) << piece << " in " << result.out;
   }
   const nlohmann::json json = nlohmann::json::parse(read_file(file));
@@ -109,8 +140,15 @@ TEST(Bench, Generate) {
   const double weights = json.at("weight_bytes");
   EXPECT_EQ(weights, 4 * (json.at("model").at("parameters").get<double>() - 50 * 32));
   EXPECT_EQ(json.at("state_bytes"), 4 * 2 * (2 * 16 * 32 + 3 * (32 + 32 + 64)));
-  EXPECT_EQ(json.at("prefill").at("tokens"), 20);
-  const double prefill = json.at("prefill").at("tokens_per_s");
+  ASSERT_EQ(json.at("prompts").size(), 2U);
+  EXPECT_EQ(json.at("prompts").at(1).at("prompt"), 70);
+  for (const nlohmann::json& row : json.at("prompts")) {
+    EXPECT_NEAR(row.at("tokens_per_s").get<double>() * row.at("seconds").get<double>(), row.at("prompt"), 1e-6);
+    EXPECT_GT(row.at("flop_per_s"), 0.0);
+    EXPECT_GT(row.at("limit"), 0.0);
+    EXPECT_LE(row.at("best_seconds"), row.at("seconds"));
+  }
+  const double prefill = json.at("prompts").at(0).at("tokens_per_s");
   ASSERT_EQ(json.at("rows").size(), 2U);
   for (const nlohmann::json& row : json.at("rows")) {
     const double seconds = row.at("seconds_per_step");
@@ -166,8 +204,8 @@ TEST(Bench, AConfigIsAStartingPoint) {
   write_file(folder.file("config.json"),
              R"({"model_type": "gated_deltanet", "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 3,
                  "num_heads": 2, "head_dim": 8, "tie_word_embeddings": true})");
-  const RunResult result = run_qdelta({"bench", "generate", "--config", folder.path(), "--layers", "1", "--batch", "1",
-                                       "--prompt", "3", "--tokens", "1", "--json", folder.file("out.json")});
+  const RunResult result = run_qdelta({"bench", "generate", "--model-config", folder.path(), "--layers", "1", "--batch",
+                                       "1", "--prompt", "3", "--tokens", "1", "--json", folder.file("out.json")});
   ASSERT_EQ(result.status, 0) << result.err;
   const nlohmann::json json = nlohmann::json::parse(read_file(folder.file("out.json")));
   EXPECT_EQ(json.at("model").at("rule"), "gated_delta");
@@ -185,9 +223,9 @@ TEST(Bench, BadOptionsAreNamed) {
   };
   for (const char* name : {"train", "generate"}) {
     fails({name, "--rule", "rwkv"}, 1, {"'rwkv' is no rule"});
-    fails({name, "--config", "/nowhere/config.json"}, 1, {"/nowhere/config.json"});
-    fails({name, "--width", "0"}, 1, {"hidden_size is 0"});
-    fails({name, "--width", "wide"}, 2, {"--width", "wide"});
+    fails({name, "--model-config", "/nowhere/config.json"}, 1, {"/nowhere/config.json"});
+    fails({name, "--hidden-size", "0"}, 1, {"hidden_size is 0"});
+    fails({name, "--hidden-size", "wide"}, 2, {"--hidden-size", "wide"});
     fails({name, "--batch", "0"}, 1, {"batch", "0"});
     fails({name, "--batch", "1,x"}, 2, {"--batch"});
     fails({name, "--tokens", "0"}, 1, {"token", "0"});

@@ -1,4 +1,6 @@
 // `qdelta generate`: prompts, samples, states on disk, and what it says to wrong options.
+#include <nlohmann/json.hpp>
+
 #include <set>
 
 #include "data/byte_tokenizer.h"
@@ -38,6 +40,25 @@ TEST_F(Generate, ContinuesThePrompt) {
   EXPECT_EQ(greedy({"--prompt", "The river", "--max-tokens", "20", "--stream"}), text);
   write_file(folder_.file("prompt"), "The river");
   EXPECT_EQ(greedy({"--prompt-file", folder_.file("prompt"), "--max-tokens", "20"}), text);
+}
+
+TEST_F(Generate, AsJson) {
+  const Words words{"--prompt", "The river", "a mill", "--num-samples", "2", "--max-tokens", "6", "--temperature", "0"};
+  const auto json = nlohmann::json::parse(generate(joined(words, {"--json"})));
+  EXPECT_EQ(json.at("model"), folder_.file("model"));
+  ASSERT_EQ(json.at("sequences").size(), 4U);
+  const nlohmann::json& third = json.at("sequences").at(2);
+  EXPECT_EQ(third.at("prompt"), "a mill");
+  EXPECT_EQ(third.at("tokens").size(), 6U);
+  EXPECT_EQ(third.at("finish_reason"), "length");
+  EXPECT_EQ("a mill" + third.at("text").get<std::string>(), greedy({"--prompt", "a mill", "--max-tokens", "6"}));
+  EXPECT_EQ(third.at("prompt_tokens").size(), 7U);  // with the begin of text
+  EXPECT_GT(json.at("speed").at("decode_seconds"), 0.0);
+  EXPECT_EQ(json.at("speed").at("prompt_tokens"), 2 * (10 + 7));
+  const std::string ended = third.at("text").get<std::string>().substr(2, 2);
+  const auto stopped = nlohmann::json::parse(generate(joined(words, {"--json", "--stop", ended})));
+  EXPECT_EQ(stopped.at("sequences").at(2).at("finish_reason"), "stop");
+  expect_failure(run_qdelta(command({"--prompt", "x", "--json", "--stream"})), 1, {"--stream and --json"});
 }
 
 TEST_F(Generate, TheSameTextWhateverTheNumberOfThreads) {

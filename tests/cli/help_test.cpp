@@ -125,6 +125,34 @@ TEST(Help, DefaultsAreShown) {
   }
 }
 
+TEST(Help, MarksWhatIsRequiredAndShowsNoValuesOfFlags) {
+  for (const Words& words : std::vector<Words>{{"op"}, {"tokenize"}, {"generate"}, {"chat"}, {"bench", "op"}}) {
+    const std::string help = run_well(joined(words, {"--help"})).out;
+    EXPECT_FALSE(contains(help, "{false}")) << help;
+  }
+  EXPECT_TRUE(contains(run_well({"op", "--help"}).out, "--qk-l2norm,--no-qk-l2norm  "));
+  EXPECT_TRUE(contains(run_well({"op", "--help"}).out, "--in CASE REQUIRED"));
+  EXPECT_TRUE(contains(run_well({"tokenize", "--help"}).out, "--out DIR REQUIRED"));
+  EXPECT_TRUE(contains(run_well({"generate", "--help"}).out, "--model TEXT REQUIRED"));
+  for (const char* command : {"train", "compare"}) {
+    EXPECT_TRUE(contains(run_well({command, "--help"}).out, "Required, here or in --config")) << command;
+  }
+}
+
+TEST(Help, OptionsGivenTwiceAreNamed) {
+  expect_failure(run_qdelta({"train", "--steps", "3", "--steps", "4"}), 2, {"--steps is given 2 times (3, 4)"});
+  expect_failure(run_qdelta({"bench", "op", "--batch", "3", "--batch", "3"}), 2,
+                 {"--batch is given 2 times (3, 3)", "See qdelta bench op --help"});
+}
+
+TEST(Help, OfCompareHasOnlyWhatCountsThere) {
+  const std::string help = run_well({"compare", "--help"}).out;
+  EXPECT_FALSE(contains(help, "--rule TEXT")) << help;
+  EXPECT_FALSE(contains(help, "--seed UINT")) << help;
+  expect_failure(run_qdelta({"compare", "--out", "b", "--rule", "delta"}), 1, {"--rule", "--rules"});
+  expect_failure(run_qdelta({"compare", "--out", "b", "--seed", "3"}), 1, {"--seed", "--seeds"});
+}
+
 TEST(Help, UnknownOptionsAreNamedWithTheSubcommandToAsk) {
   for (const char* command :
        {"train", "generate", "chat", "perplexity", "logits", "tokenize", "plot", "demo", "analyze", "compare"}) {

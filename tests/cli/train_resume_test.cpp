@@ -1,5 +1,6 @@
 // A run knows what it was started with: it is resumed by its name, extended and started from, and other settings or
 // data are refused with the difference named.
+#include "io/run_log.h"
 #include "model/checkpoint.h"
 #include "training_testing.h"
 
@@ -45,6 +46,41 @@ TEST_F(TrainResume, TheNameOfARunIsEnough) {
                             "[data]", "lr = 0.001", "warmup = 2", "beta2 = 0.95"}) {
     EXPECT_TRUE(contains(file, piece)) << piece << " in " << file;
   }
+}
+
+// 100 steps of warm-up would be all of a short run.
+TEST_F(TrainResume, ShortRunsHaveAShortWarmUp) {
+  const Words short_run = joined({"train", "--text", folder_.file("text"), "--out", run("run"), "--seq-len", "16",
+                                  "--rows", "1", "--threads", "1", "--steps", "30", "--save-every", "15"},
+                                 tiny_model());
+  const RunResult result = run_well(short_run);
+  EXPECT_TRUE(contains(result.out, "Warm-up of 3 steps, a tenth of 30")) << result.out;
+  EXPECT_TRUE(contains(read_file(run("run") + "/run.toml"), "warmup = 3\n"));
+  const auto rates = [&](const std::string& name) {
+    std::vector<double> all;
+    for (const RunRecord& record : read_run_log(run(name) + "/log.jsonl")) all.push_back(record.learning_rate);
+    return all;
+  };
+  ASSERT_EQ(rates("run").size(), 30U);
+  EXPECT_LT(rates("run")[1], 1e-3);
+  EXPECT_FLOAT_EQ(static_cast<float>(rates("run")[2]), 1e-3F);
+  // What is given counts, and a run that goes on has the warm-up it began with.
+  const RunResult given = run_well(with(short_run, {"--out", run("given"), "--warmup", "20"}));
+  EXPECT_FALSE(contains(given.out, "Warm-up")) << given.out;
+  EXPECT_LT(rates("given")[18], 1e-3);
+  const std::vector<double> whole = rates("run");
+  fs::remove_all(run("run") + "/checkpoints/step-00000030");
+  EXPECT_EQ(resumed("run").status, 0);
+  EXPECT_EQ(rates("run"), whole);
+}
+
+// Before a batch is read or a file is written.
+TEST_F(TrainResume, TooLittleMemorySaysWhatToLower) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers end the program where an allocation fails";
+#endif
+  const RunResult result = run_qdelta(with(start("large", "3"), {"--hidden-size", "8388608", "--head-dim", "64"}));
+  expect_failure(result, 1, {"cannot allocate", "lower --rows or --seq-len", "--recompute some or all"});
 }
 
 TEST_F(TrainResume, OtherSettingsAreNamed) {

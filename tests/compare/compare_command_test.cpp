@@ -121,6 +121,16 @@ TEST_F(CompareCommand, GivesEachModelTheTasks) {
   expect_failure(run_qdelta(command("out", "4", {"--tasks", "piqo"})), 1, {"no task 'piqo'"});
 }
 
+// Before hours of training, not after them.
+TEST_F(CompareCommand, LooksForTheDataOfTasksFirst) {
+  expect_failure(run_qdelta(command("out", "4", {"--tasks", "piqa", "--eval-data", folder_.path()})), 1, {"piqa"});
+  EXPECT_FALSE(fs::exists(folder_.file("out/runs")));
+  write_file(folder_.file("piqa.jsonl"), R"({"goal": "sweep"})");
+  expect_failure(run_qdelta(command("out", "4", {"--tasks", "piqa", "--eval-data", folder_.path()})), 1,
+                 {"piqa.jsonl", "label"});
+  EXPECT_FALSE(fs::exists(folder_.file("out/runs")));
+}
+
 TEST_F(CompareCommand, OneAtATime) {
   fs::create_directories(folder_.file("out"));
   const FileDescriptor other = lock_folder(folder_.file("out"));

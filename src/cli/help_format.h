@@ -1,0 +1,38 @@
+// How the help of every subcommand is laid out.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace qdelta {
+
+// Options of this group are accepted, but not in the help. (Those of the parser's own hidden group have no name in its
+// messages.)
+inline constexpr const char* kHiddenGroup = "Hidden";
+
+// The parser's own layout, but what must be given is marked whatever its value is called, and flags are shown without
+// the value that they stand for.
+class HelpFormat : public CLI::Formatter {
+ public:
+  [[nodiscard]] std::string make_group(std::string group, bool positional,
+                                       std::vector<const CLI::Option*> options) const override {
+    if (group == kHiddenGroup) return "";
+    return CLI::Formatter::make_group(std::move(group), positional, std::move(options));
+  }
+  [[nodiscard]] std::string make_option_name(const CLI::Option* option, bool positional) const override {
+    std::string name = CLI::Formatter::make_option_name(option, positional);
+    for (std::size_t open = name.find('{'); open != std::string::npos; open = name.find('{')) {
+      name.erase(open, name.find('}', open) - open + 1);
+    }
+    return name;
+  }
+  [[nodiscard]] std::string make_option_opts(const CLI::Option* option) const override {
+    const bool left_out = option->get_required() && !option->get_option_text().empty();
+    return CLI::Formatter::make_option_opts(option) + (left_out ? " " + get_label("REQUIRED") : "");
+  }
+};
+
+}  // namespace qdelta
