@@ -4,12 +4,14 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
-#include <fstream>
 #include <memory>
+#include <sstream>
 
 #include "bench/serve_bench.h"
 #include "cli/bench_common.h"
 #include "cli/device_flags.h"
+#include "io/parse_json.h"
+#include "io/regular_file.h"
 #include "model/parameters.h"
 #include "plot/figure.h"
 
@@ -36,12 +38,11 @@ bench::Range range_of(const char* flag, const std::string& text) {
 }
 
 std::vector<std::string> lines_of(const std::string& path) {
-  std::ifstream file(path);
-  require(file.good(), "cannot read {}", path);
+  std::istringstream file(read_text_file(path));
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) {
     if (line.empty()) continue;
-    nlohmann::json body = nlohmann::json::parse(line, nullptr, false);
+    nlohmann::json body = parse_json(line, fmt::format("{}, line {}", path, lines.size() + 1));
     require(body.is_object() && body.contains("prompt"),
             "{}, line {}: expected the body of a completion, with a prompt", path, lines.size() + 1);
     body["stream"] = true;

@@ -5,7 +5,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <span>
@@ -16,6 +15,8 @@
 #include "infer/generator.h"
 #include "infer/prompt.h"
 #include "io/atomic_file.h"
+#include "io/parse_json.h"
+#include "io/regular_file.h"
 #include "template/chat_template.h"
 
 namespace qdelta {
@@ -92,9 +93,9 @@ class Conversation {
   void load(const std::string& path) {
     ordered_json kept;
     if (has_template()) {
-      std::ifstream in(path + ".json", std::ios::binary);
-      if (!in) fail(Status::io, "cannot read {}.json, the messages of the conversation", path);
-      kept = ordered_json::parse(std::istreambuf_iterator<char>(in), {}, nullptr, false);
+      const auto text = read_text_file_if_there(path + ".json");
+      if (!text) fail(Status::io, "there is no {}.json, the messages of the conversation", path);
+      kept = parse_ordered_json(*text, path + ".json");
       require(kept.is_object() && kept.contains("messages") && kept["messages"].is_array() && kept.contains("tokens") &&
                   kept["tokens"].is_array(),
               "{}.json has no conversation", path);

@@ -3,20 +3,18 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include "core/error.h"
+#include "io/regular_file.h"
 #include "io/untrusted_text.h"
 
 namespace qdelta {
 
 void apply_config_file(CLI::App& command, const std::string& path) {
-  std::ifstream in(path);
-  // A folder can be opened, too, and reads as nothing.
-  if (!in || std::filesystem::is_directory(path)) fail(Status::io, "cannot read {}", path);
+  std::istringstream in(read_text_file(path));
   std::vector<CLI::ConfigItem> items;
   try {
     items = CLI::ConfigTOML().from_config(in);

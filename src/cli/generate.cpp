@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -13,15 +12,14 @@
 #include "infer/generator.h"
 #include "infer/prompt.h"
 #include "infer/state_file.h"
+#include "io/regular_file.h"
 
 namespace qdelta {
 namespace {
 
 std::string read_text(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail(Status::io, "cannot read {}", path);
-  return {std::istreambuf_iterator<char>(in), {}};
+  return read_text_file(path);
 }
 
 // The counts are of tokens. The rates are of the work: a sequence's first token comes of reading the prompt, and a

@@ -7,10 +7,11 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 
 #include "core/error.h"
 #include "io/atomic_file.h"
+#include "io/regular_file.h"
 
 namespace qdelta {
 namespace {
@@ -63,9 +64,9 @@ std::vector<std::string> values_of(const CLI::Option& option) {
 
 std::optional<RunFile> RunFile::read(const std::string& run) {
   const std::string path = (fs::path(run) / kRunFileName).string();
-  if (!fs::exists(path)) return std::nullopt;
-  std::ifstream in(path);
-  if (!in || fs::is_directory(path)) fail(Status::io, "cannot read {}", path);
+  std::optional<std::string> text = read_text_file_if_there(path);
+  if (!text) return std::nullopt;
+  std::istringstream in(*std::move(text));
   RunFile file;
   try {
     for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(in)) {

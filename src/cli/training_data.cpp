@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 
 #include "cli/training_flags.h"
 #include "core/hash.h"
@@ -14,6 +13,7 @@
 #include "data/mqar.h"
 #include "data/shard_format.h"
 #include "data/tokenizer.h"
+#include "io/mapped_file.h"
 
 namespace qdelta {
 namespace {
@@ -91,18 +91,16 @@ std::string fingerprint_of(const TokenDataset& dataset) {
 
 // Of the file as it is, compressed or not.
 std::string fingerprint_of_text(const std::string& path) {
-  if (fs::is_directory(path)) fail(Status::io, "cannot read {}: it is a directory", path);
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail(Status::io, "cannot read {}", path);
-  std::vector<char> block(std::size_t{1} << 20U);
+  const MappedFile file(path);
+  constexpr std::size_t kBlock = std::size_t{1} << 20U;  // the hash of a file depends on it
+  std::span<const std::byte> rest = file.bytes();
   std::uint64_t hash = 0;
-  std::uint64_t size = 0;
-  while (in.read(block.data(), static_cast<std::streamsize>(block.size())), in.gcount() > 0) {
-    const auto length = static_cast<std::size_t>(in.gcount());
-    hash = hash_bytes(std::as_bytes(std::span(block.data(), length)), hash);
-    size += length;
+  while (!rest.empty()) {
+    const std::size_t length = std::min(rest.size(), kBlock);
+    hash = hash_bytes(rest.first(length), hash);
+    rest = rest.subspan(length);
   }
-  return fmt::format("{} bytes, {:016x}", size, hash);
+  return fmt::format("{} bytes, {:016x}", file.bytes().size(), hash);
 }
 
 void check_flags(const TrainingFlags& flags) {

@@ -6,10 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
 #include "core/error.h"
 #include "io/atomic_file.h"
+#include "io/parse_json.h"
+#include "io/regular_file.h"
 
 namespace qdelta::compare {
 namespace {
@@ -21,16 +22,9 @@ constexpr const char* kResult = "result.json";
 constexpr const char* kSettings = "compare.json";
 
 std::optional<Json> read_json(const fs::path& path) {
-  std::ifstream in(path);
-  if (!in) {
-    if (fs::exists(path)) fail(Status::io, "cannot read {}", path.string());
-    return std::nullopt;
-  }
-  try {
-    return Json::parse(in);
-  } catch (const Json::exception& error) {
-    fail(Status::corrupt, "{} is damaged: {}", path.string(), error.what());
-  }
+  const std::optional<std::string> text = read_text_file_if_there(path.string(), kSmallJson.bytes);
+  if (!text) return std::nullopt;
+  return parse_ordered_json(*text, path.string(), kSmallJson);
 }
 
 }  // namespace

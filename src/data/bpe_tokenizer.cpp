@@ -280,14 +280,15 @@ std::string BpeTokenizer::decoded(std::span<const std::int32_t> ids, Special spe
 
 // GPT-2's settings, as its tokenizer.json has them, around its vocabulary and merges.
 nlohmann::json gpt2_settings() {
-  return nlohmann::json::parse(R"({
+  return parse_json(R"({
     "version": "1.0",
     "added_tokens": [],
     "normalizer": null,
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
     "post_processor": null,
     "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
-    "model": {"type": "BPE"}})");
+    "model": {"type": "BPE"}})",
+                    "the settings of GPT-2");
 }
 
 }  // namespace

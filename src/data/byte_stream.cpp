@@ -1,8 +1,6 @@
 #include "data/byte_stream.h"
 
-#include <fcntl.h>
 #include <lzma.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -14,7 +12,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "io/file_descriptor.h"
+#include "io/regular_file.h"
 
 namespace qdelta {
 namespace {
@@ -33,15 +31,7 @@ constexpr std::string_view kZstdSkippable{"\x2a\x4d\x18", 3};  // after a byte f
 // The file in chunks.
 class File {
  public:
-  explicit File(const std::string& path) : path_(path), buffer_(kChunk) {
-    // Without O_NONBLOCK, opening a named pipe would wait for a writer before we could say that it is not a file.
-    file_ = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!file_) fail(Status::io, "cannot open {}: {}", path, reason_of(errno));
-    struct stat info {};
-    if (::fstat(file_.get(), &info) != 0) fail(Status::io, "cannot read {}: {}", path, reason_of(errno));
-    if (S_ISDIR(info.st_mode)) fail(Status::io, "cannot read {}: {}", path, reason_of(EISDIR));
-    if (!S_ISREG(info.st_mode)) fail(Status::io, "cannot read {}: it is a device, pipe or socket, not a file", path);
-  }
+  explicit File(const std::string& path) : path_(path), file_(open_regular_file(path)), buffer_(kChunk) {}
 
   // What has been read and not been taken; empty only at the end of the file.
   std::span<const char> available() {

@@ -6,31 +6,6 @@
 #include "io/untrusted_text.h"
 
 namespace qdelta {
-namespace {
-
-constexpr int kDeepest = 100;  // levels; whoever reads the value may call itself for each
-
-int depth_of(std::string_view text) {
-  int deepest = 0;
-  int depth = 0;
-  bool quoted = false;
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    const char c = text[at];
-    if (quoted) {
-      if (c == '\\') ++at;
-      if (c == '"') quoted = false;
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return deepest;
-}
-
-}  // namespace
 
 void JsonAt::expect(bool condition, std::string_view wanted) const {
   if (!condition) corrupt("must be {}, not {}", wanted, value_->type_name());
@@ -82,24 +57,6 @@ char32_t JsonAt::character() const {
   const std::string all = text();
   if (all.empty() || unicode::character_at(all.data()).length != all.size()) corrupt("must be one character");
   return unicode::character_at(all.data()).code;
-}
-
-std::string json_complaint(const nlohmann::json::exception& error) {
-  std::string_view what = error.what();
-  if (const std::size_t tag = what.find("] "); tag != std::string_view::npos) what.remove_prefix(tag + 2);
-  return shown(what);
-}
-
-nlohmann::json parse_json(std::string_view text, const std::string& label) {
-  if (const auto at = first_invalid_utf8(text)) fail(Status::corrupt, "{}: not valid UTF-8 at byte {}", label, *at);
-  // The parser takes a NUL for the end.
-  if (text.find('\0') != std::string_view::npos) fail(Status::corrupt, "{}: not valid JSON: it has a NUL", label);
-  if (depth_of(text) > kDeepest) fail(Status::corrupt, "{}: nested more than {} levels deep", label, kDeepest);
-  try {
-    return nlohmann::json::parse(text.begin(), text.end());
-  } catch (const nlohmann::json::exception& error) {
-    fail(Status::corrupt, "{}: not valid JSON: {}", label, json_complaint(error));
-  }
 }
 
 }  // namespace qdelta

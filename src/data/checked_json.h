@@ -1,5 +1,5 @@
-// JSON that comes out of files and requests: parsed strictly, and every value knows its place, so that every complaint
-// can say where.
+// JSON that comes out of files and requests (io/parse_json.h): every value knows its place, so that every complaint can
+// say where.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "io/parse_json.h"
 
 namespace qdelta {
 
@@ -66,10 +67,5 @@ class JsonAt {
   const std::string* label_;
   std::string place_;  // such as pre_tokenizer.pretokenizers[1]
 };
-
-// What nlohmann says is wrong, without its own tag in front, fit for a message.
-[[nodiscard]] std::string json_complaint(const nlohmann::json::exception& error);
-// Parses JSON, refusing what nlohmann would let pass or cut short. Throws Error(corrupt) with the label.
-[[nodiscard]] nlohmann::json parse_json(std::string_view text, const std::string& label);
 
 }  // namespace qdelta

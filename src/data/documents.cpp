@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::size_t kReadAtOnce = std::size_t{1} << 18U;
 constexpr std::size_t kLargestDocument = std::size_t{1} << 30U;
+constexpr std::size_t kLongestJsonLine = kSmallJson.bytes;
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
@@ -37,6 +38,11 @@ bool DocumentReader::fill() {
   if (at_end_) return false;
   buffer_.erase(0, begin_);
   begin_ = 0;
+  // What is compressed well may be any amount.
+  if (options_.format == DocumentFormat::json_lines && buffer_.size() > kLongestJsonLine) {
+    fail(Status::unsupported, "{}: line {}: more than {} bytes; each line must be one document, shorter than that",
+         path_, line_ + 1, kLongestJsonLine);
+  }
   if (buffer_.size() > kLargestDocument) {
     fail(Status::unsupported,
          "{}: a document of more than {} bytes; cut the text into documents with --document-separator or "
@@ -100,12 +106,7 @@ bool DocumentReader::next_json_line(std::string& document) {
     ++line_;
     if (is_blank(line)) continue;
     const auto refuse = [&](const std::string& what) { fail(Status::corrupt, "{}: line {}: {}", path_, line_, what); };
-    nlohmann::json json;
-    try {
-      json = nlohmann::json::parse(line);
-    } catch (const nlohmann::json::exception& error) {
-      refuse("not valid JSON: " + json_complaint(error));
-    }
+    nlohmann::json json = parse_json(line, fmt::format("{}: line {}", path_, line_), kSmallJson);
     if (!json.is_object()) refuse(fmt::format("a {} where there should be an object", json.type_name()));
     const auto found = json.find(options_.text_key);
     if (found == json.end()) {

@@ -2,19 +2,25 @@
 
 #include <span>
 
+#include "core/error.h"
 #include "data/documents.h"
 #include "data/tokenizer.h"
 
 namespace qdelta {
 namespace {
 
-// However long it is, where DocumentReader would want it cut into documents.
+constexpr std::size_t kMostText = std::size_t{1} << 33U;
+
+// Longer than DocumentReader would want a document to be.
 std::string read_text(const std::string& path) {
   constexpr std::size_t kPiece = std::size_t{1} << 20U;
   const auto stream = open_byte_stream(path);
   std::string text;
   std::size_t size = 0;
   for (std::size_t got = kPiece; got > 0; size += got) {
+    if (size > kMostText) {
+      fail(Status::unsupported, "{}: more than {} bytes, uncompressed; cut it into several files", path, kMostText);
+    }
     text.resize(size + kPiece);
     got = stream->read(std::span(text).subspan(size));
   }

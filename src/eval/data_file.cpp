@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "data/byte_stream.h"
+#include "io/regular_file.h"
 #include "io/untrusted_text.h"
 
 namespace qdelta::eval {
@@ -19,6 +20,10 @@ std::string read_whole(const std::string& path) {
     const std::size_t got = stream->read(std::span(text).subspan(before));
     text.resize(before + got);
     if (got == 0) return text;
+    if (text.size() > kMostOfAText) {
+      fail(Status::unsupported, "{}: more than {} bytes, uncompressed, are too many for a data set", path,
+           kMostOfAText);
+    }
   }
 }
 

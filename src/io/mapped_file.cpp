@@ -1,6 +1,5 @@
 #include "io/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,21 +8,14 @@
 #include <utility>
 
 #include "core/error.h"
-#include "io/file_descriptor.h"
+#include "io/regular_file.h"
 
 namespace qdelta {
 
 MappedFile::MappedFile(const std::string& path) {
-  // A path with a NUL in it would be cut there by the system call, and another file opened.
-  if (path.find('\0') != std::string::npos) fail(Status::io, "cannot open {}: the path has a NUL byte", path.c_str());
-  // Without O_NONBLOCK, opening a named pipe would wait for a writer before we could say that it is not a file.
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) fail(Status::io, "cannot open {}: {}", path, reason_of(errno));
-
+  const FileDescriptor file = open_regular_file(path);
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) fail(Status::io, "cannot read the size of {}: {}", path, reason_of(errno));
-  if (S_ISDIR(info.st_mode)) fail(Status::io, "cannot read {}: {}", path, reason_of(EISDIR));
-  if (!S_ISREG(info.st_mode)) fail(Status::io, "cannot read {}: it is a device, pipe or socket, not a file", path);
   if (info.st_size == 0) return;  // mmap refuses a length of zero
 
   const auto size = static_cast<std::size_t>(info.st_size);

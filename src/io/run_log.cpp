@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstddef>
@@ -16,6 +15,8 @@
 
 #include "core/error.h"
 #include "io/atomic_file.h"
+#include "io/parse_json.h"
+#include "io/regular_file.h"
 #include "io/untrusted_text.h"
 
 namespace qdelta {
@@ -73,7 +74,7 @@ std::int64_t whole_number_of(const OrderedJson& field, std::string_view name) {
 
 // Throws Error(corrupt) that says what is wrong with the line.
 RunRecord record_of(std::string_view line) {
-  const OrderedJson json = OrderedJson::parse(line, nullptr, false);
+  const OrderedJson json = parse_ordered_json(line, "the line", kSmallJson);
   if (!json.is_object()) fail(Status::corrupt, "{} is no JSON object", shown(line));
   if (!json.contains("step")) fail(Status::corrupt, "it has no 'step'");
   RunRecord record;
@@ -128,22 +129,6 @@ std::vector<LogLine> lines_of(std::string_view contents, const std::string& path
   return lines;
 }
 
-// Nullopt where there is no such file.
-std::optional<std::string> contents_of(const std::string& path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file && errno == ENOENT) return std::nullopt;
-  if (!file) fail(Status::io, "cannot read the log {}: {}", path, reason_of(errno));
-  std::string contents;
-  std::array<char, 65536> buffer{};
-  while (true) {
-    const ssize_t got = ::read(file.get(), buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(Status::io, "cannot read the log {}: {}", path, reason_of(errno));
-    if (got == 0) return contents;
-    contents.append(buffer.data(), static_cast<std::size_t>(got));
-  }
-}
-
 }  // namespace
 
 std::optional<double> value_of(const RunRecord& record, std::string_view name) {
@@ -181,7 +166,7 @@ std::vector<std::string> value_names(const std::vector<RunRecord>& records) {
 }
 
 std::vector<RunRecord> read_run_log(const std::string& path) {
-  const std::optional<std::string> contents = contents_of(path);
+  const std::optional<std::string> contents = read_text_file_if_there(path);
   if (!contents) fail(Status::io, "cannot read the log {}: {}", path, reason_of(ENOENT));
   std::vector<RunRecord> records;
   for (LogLine& line : lines_of(*contents, path)) records.push_back(std::move(line.record));
@@ -204,7 +189,7 @@ void append_whole(const FileDescriptor& file, std::string_view bytes, const std:
 }
 
 RunLog RunLog::create(const std::string& path) {
-  const std::string before = contents_of(path).value_or("");
+  const std::string before = read_text_file_if_there(path).value_or("");
   if (before.find_first_not_of(" \t\r\n") != std::string::npos) {
     fail(Status::invalid_argument,
          "there already is the log of a run at {}: resume that run, choose another folder, or move the log away", path);
@@ -214,7 +199,7 @@ RunLog RunLog::create(const std::string& path) {
 
 RunLog RunLog::resume(const std::string& path, std::int64_t step) {
   require(step >= 0, "cannot resume the log {} after step {}: steps count from 1", path, step);
-  const std::string before = contents_of(path).value_or("");
+  const std::string before = read_text_file_if_there(path).value_or("");
   std::string kept;
   std::int64_t last_step = 0;
   for (const LogLine& line : lines_of(before, path)) {

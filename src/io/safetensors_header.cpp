@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "io/parse_json.h"
 #include "io/untrusted_text.h"
 
 namespace qdelta {
@@ -322,7 +323,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, cons
 
   const std::size_t data_start = kSafetensorsLengthBytes + text.size();
   HeaderReader reader(label, data_start, file.size() - data_start);
-  Json::sax_parse(text.data(), text.data() + text.size(), &reader);
+  read_json_events(text, reader);
   reader.check_coverage();
   return reader.take();
 }

@@ -352,7 +352,7 @@ CompletionRequest parse_chat(std::string_view body, const Limits& limits) {
     refuse("messages", "there are {} messages, and at most {} are taken", messages->size(), kMostMessages);
   }
   // Again, with the keys in the order of the text, which templates can see.
-  const auto ordered = nlohmann::ordered_json::parse(body)["messages"];
+  const auto ordered = parse_ordered_json(body, "the body")["messages"];
   request.messages = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < ordered.size(); ++i) request.messages.push_back(message_of(ordered[i], i));
   const char* name = fields.find("max_completion_tokens") != nullptr ? "max_completion_tokens" : "max_tokens";

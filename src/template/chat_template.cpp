@@ -1,24 +1,15 @@
 #include "template/chat_template.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 
 #include "data/checked_json.h"
+#include "io/regular_file.h"
 
 namespace qdelta {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::optional<std::string> contents_of(const fs::path& path) {
-  std::error_code missing;
-  if (!fs::exists(path, missing)) return std::nullopt;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail(Status::io, "cannot read {}", path.string());
-  return std::string(std::istreambuf_iterator<char>(in), {});
-}
 
 // A text, or several with names.
 std::optional<std::string> source_in(const nlohmann::json& config) {
@@ -47,10 +38,10 @@ ChatTemplate::ChatTemplate(std::string_view source, const Tokenizer& tokenizer)
 }
 
 std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::string& folder, const Tokenizer& tokenizer) {
-  std::optional<std::string> source = contents_of(fs::path(folder) / "chat_template.jinja");
+  std::optional<std::string> source = read_text_file_if_there((fs::path(folder) / "chat_template.jinja").string());
   if (!source) {
     const fs::path config = fs::path(folder) / "tokenizer_config.json";
-    const std::optional<std::string> text = contents_of(config);
+    const std::optional<std::string> text = read_text_file_if_there(config.string());
     if (text) source = source_in(parse_json(*text, config.string()));
   }
   return source ? std::make_unique<ChatTemplate>(*source, tokenizer) : nullptr;

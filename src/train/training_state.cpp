@@ -8,11 +8,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <vector>
 
 #include "data/tokenizer.h"
 #include "io/atomic_file.h"
+#include "io/parse_json.h"
+#include "io/regular_file.h"
 #include "io/safetensors.h"
 #include "model/checkpoint.h"
 
@@ -173,16 +174,15 @@ TrainingState load_checkpoint(const std::string& folder, LanguageModel& model, O
   read_flat(moments, "m", optimizer.m());
   read_flat(moments, "v", optimizer.v());
   const fs::path path = fs::path(folder) / "state.json";
-  std::ifstream in(path);
-  if (!in) fail(Status::io, "cannot read {}", path.string());
+  const std::string text = read_text_file(path.string(), kSmallJson.bytes);
   try {
-    TrainingState state = from_json(nlohmann::json::parse(in));
+    TrainingState state = from_json(parse_json(text, "it", kSmallJson));
     optimizer.updates = state.updates;
     return state;
   } catch (const Error& error) {
     fail(error.status(), "{} is damaged: {}", path.string(), error.what());
   } catch (const nlohmann::json::exception& error) {
-    fail(Status::corrupt, "{} is damaged: {}", path.string(), error.what());
+    fail(Status::corrupt, "{} is damaged: {}", path.string(), json_complaint(error));
   }
 }
 

@@ -195,7 +195,7 @@ TEST(Documents, BrokenJsonLines) {
     expect_error(Status::corrupt, all, [&] { return read_all(path); });
   };
   refuse("{\"text\": ", {"not valid JSON"});
-  refuse("{\"text\": \"\xff\"}", {"not valid JSON"});
+  refuse("{\"text\": \"\xff\"}", {"not valid UTF-8"});
   refuse("{\"text\": \"\\ud800\"}", {"not valid JSON", "surrogate"});
   refuse("[1]", {"array", "object"});
   refuse("{\"body\": \"x\", \"n\": 1}", {"no \"text\"", "--text-key", "such as \"body\""});
@@ -226,6 +226,25 @@ TEST(EncodeFile, TextIsOneDocumentAndJsonLinesAreOneEach) {
   write_file(folder.file("empty.txt"), "");
   EXPECT_TRUE(encode_file(tokenizer, folder.file("empty.txt"), "text").ends.empty());
   expect_error(Status::io, {folder.path(), "directory"}, [&] { return encode_file(tokenizer, folder.path(), "text"); });
+}
+
+// A small file may uncompress to any amount, and a value takes more memory than its text.
+TEST(Documents, JsonLinesHaveLimits) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.jsonl.gz");
+  const auto refuse = [&](const std::string& line, const std::vector<std::string>& pieces, Status status) {
+    write_file(path, gzip("{\"text\": \"first\"}\n" + line + "\n"));
+    DocumentReader reader(path, {});
+    std::string document;
+    ASSERT_TRUE(reader.next(document));
+    expect_error(status, pieces, [&] { return reader.next(document); });
+  };
+  refuse("{\"text\": \"x\", \"more\": " + std::string(100'000, '[') + std::string(100'000, ']') + "}",
+         {path, "line 2", "nested more than 100"}, Status::corrupt);
+  refuse("{\"text\": \"x\", \"more\": [0" + std::string(3'000'000, ',') + "]}", {path, "line 2", "JSON values"},
+         Status::corrupt);
+  refuse("{\"text\": \"" + std::string(std::size_t{68} << 20U, 'x') + "\"}", {path, "line 2", "67108864 bytes"},
+         Status::unsupported);
 }
 
 TEST(Documents, FilesThatCannotBeRead) {

@@ -165,6 +165,9 @@ TEST_F(RunLogTest, AnyOtherBadLineIsAnErrorThatNamesIt) {
     expect_error(Status::corrupt, {"line 2", path_}, [&] { return read_run_log(path_); });
     expect_error(Status::corrupt, {"line 2", path_}, [&] { return RunLog::resume(path_, 1); });
   }
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  write_file(path_, "{\"step\":1, \"note\":" + deep + "}\n{\"step\":3}\n");
+  expect_error(Status::corrupt, {"line 1", path_, "nested"}, [&] { return read_run_log(path_); });
 }
 
 TEST_F(RunLogTest, LogsOfOthersAreReadAsFarAsTheyGo) {

@@ -143,7 +143,8 @@ TEST_F(Checkpoints, ADamagedStateIsNamed) {
   }
   const std::string text = good.dump();
   for (const std::string& bad :
-       {std::string(), text.substr(0, text.size() / 2), std::string("[]"), std::string("7"), std::string("\xff\xfe")}) {
+       {std::string(), text.substr(0, text.size() / 2), std::string("[]"), std::string("7"), std::string("\xff\xfe"),
+        "{\"step\": " + std::string(100'000, '[') + std::string(100'000, ']') + "}"}) {
     write_file(path, bad);
     expect_error(Status::corrupt, {path, "damaged"}, [&] { return load(folder); });
   }

@@ -1,0 +1,77 @@
+// JSON from anybody: what is too deep, too long or of too many values is refused before there is memory for it.
+#include "io/parse_json.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "io/regular_file.h"
+#include "io_testing.h"
+
+namespace qdelta::testing {
+namespace {
+
+TEST(ParseJson, GivesWhatIsThere) {
+  EXPECT_EQ(parse_json(R"({"b": [1, "x,[{"], "a": null})", "text").at("b").at(1), "x,[{");
+  EXPECT_EQ(parse_ordered_json(R"({"b": 1, "a": 2})", "text").dump(), R"({"b":1,"a":2})");
+}
+
+TEST(ParseJson, DepthIsLimited) {
+  const auto nested = [](int levels) {
+    return std::string(static_cast<std::size_t>(levels), '[') + std::string(static_cast<std::size_t>(levels), ']');
+  };
+  EXPECT_NO_THROW((void)parse_json(nested(100), "text"));
+  for (const int levels : {101, 100'000}) {
+    expect_error(Status::corrupt, {"text", "100 levels"}, [&] { return parse_json(nested(levels), "text"); });
+    expect_error(Status::corrupt, {"text", "100 levels"}, [&] { return parse_ordered_json(nested(levels), "text"); });
+  }
+  EXPECT_NO_THROW((void)parse_json("\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '[') + "\"", "text"));
+}
+
+TEST(ParseJson, SizeAndNumberOfValuesAreLimited) {
+  const JsonLimits limits{.bytes = 100, .values = 10};
+  EXPECT_NO_THROW((void)parse_json("[1,2,3,4,5,6,7,8,9]", "text", limits));
+  expect_error(Status::corrupt, {"text", "10 JSON values"},
+               [&] { return parse_json("[1,2,3,4,5,6,7,8,9,0]", "text", limits); });
+  expect_error(Status::corrupt, {"text", "10 JSON values"},
+               [&] { return parse_json("[[],[],[],[],[],[]]", "text", limits); });
+  expect_error(Status::corrupt, {"text", "101 bytes", "100"},
+               [&] { return parse_json("\"" + std::string(99, 'x') + "\"", "text", limits); });
+}
+
+TEST(ParseJson, WhatIsNoJsonIsNamed) {
+  expect_error(Status::corrupt, {"text", "not valid JSON"}, [] { return parse_json("{", "text"); });
+  expect_error(Status::corrupt, {"text", "UTF-8 at byte 1"}, [] { return parse_json("\"\xff\"", "text"); });
+  expect_error(Status::corrupt, {"text", "NUL"}, [] { return parse_json(std::string("{}\0", 3), "text"); });
+}
+
+TEST(RegularFile, OthersAreRefusedAtOnce) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo(folder.file("pipe").c_str(), 0600), 0);
+  std::vector<std::string> others{folder.file("pipe")};
+  for (const char* device : {"/dev/zero", "/dev/null"}) {
+    if (std::filesystem::exists(device)) others.emplace_back(device);
+  }
+  for (const std::string& path : others) {
+    expect_error(Status::io, {path, "not a file"}, [&] { return read_text_file(path); });
+    expect_error(Status::io, {path, "not a file"}, [&] { return read_text_file_if_there(path); });
+    expect_error(Status::io, {path, "not a file"}, [&] { return read_json_file(path); });
+  }
+  expect_error(Status::io, {folder.path(), "directory"}, [&] { return read_text_file(folder.path()); });
+  expect_error(Status::io, {"nowhere"}, [&] { return read_text_file(folder.file("nowhere")); });
+  EXPECT_EQ(read_text_file_if_there(folder.file("nowhere")), std::nullopt);
+  expect_error(Status::io, {"NUL"}, [&] { return read_text_file(folder.file(std::string_view("a\0b", 3))); });
+}
+
+TEST(RegularFile, IsReadWholeUpToALimit) {
+  const TemporaryFolder folder;
+  const std::string text(700'000, 'x');  // more than one read
+  write_file(folder.file("text"), text);
+  EXPECT_TRUE(read_text_file(folder.file("text")) == text);
+  EXPECT_TRUE(read_text_file(folder.file("text"), text.size()) == text);
+  EXPECT_TRUE(read_text_file_if_there(folder.file("text")) == text);
+  expect_error(Status::unsupported, {folder.file("text"), "699999 bytes"},
+               [&] { return read_text_file(folder.file("text"), text.size() - 1); });
+}
+
+}  // namespace
+}  // namespace qdelta::testing
