@@ -6,11 +6,21 @@
 The map is the mermaid diagram in ARCHITECTURE.md: `model["..."] --> kernels & io` lets src/model include src/kernels, src/io
 and whatever those may include. Two rules are not in it: only src/kernels includes src/kernels/cuda, and a module of the
 diagram is a folder of src and the other way round.
+
+It also checks that there is one way into some things: JSON is parsed, and files are opened for reading, where the limits are.
 """
 
 import pathlib
 import re
 import sys
+
+# What only these files may do, and what the others call.
+ONE_WAY = [
+    (re.compile(r"[Jj]son::(parse|sax_parse|accept|from_\w+)\b"),
+     {"src/io/parse_json.cpp"}, "parses JSON by itself, without limits: call io/parse_json.h"),
+    (re.compile(r"\bstd::(i|w|wi)?fstream\b|\bO_RDONLY\b(?!.*O_DIRECTORY)|\bfopen\([^)]*\"r"),
+     {"src/io/regular_file.cpp", "src/core/cpu_info.cpp"}, "opens a file by itself, which may block: call io/regular_file.h"),
+]
 
 MODULE = r"(\w+)(?:\[\"[^\"]*\"\])?"
 
@@ -63,6 +73,8 @@ def check(root):
         name = path.relative_to(root).as_posix()
         module = name.split("/")[1]
         for number, line in enumerate(path.read_text().splitlines(), 1):
+            wrong += [f"{name}:{number}: {what}" for pattern, where, what in ONE_WAY
+                      if pattern.search(line) and name not in where]
             found = re.match(r'\s*#\s*include\s*"([^"]+)"', line)
             if not found:
                 continue
@@ -81,7 +93,7 @@ def main():
     for line in wrong:
         print(line)
     if wrong:
-        sys.exit(f"check_layers: {len(wrong)} include(s) against the map in ARCHITECTURE.md")
+        sys.exit(f"check_layers: {len(wrong)} line(s) against the map in ARCHITECTURE.md, or against the one way into something")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,12 @@ expect(wrong_in({"src/kernels/b.cu": '#include "kernels/cuda/x.h"\n'}))
 expect(wrong_in({"src/model/b.h": '#include "kernels/cuda/x.h"\n'}), "only src/kernels")
 expect(wrong_in({"src/more/b.h": ""}), "src/more is not in the map")
 expect(wrong_in({}, MAP.replace('core["core"]', 'core["core"]\n  rule["r"] --> core')), "there is no src/rule")
+for line in ("const auto j = nlohmann::json::parse(text);", "Json::sax_parse(a, b, &c);", "OrderedJson::parse(x)"):
+    expect(wrong_in({"src/model/b.cpp": line + "\n"}), "src/model/b.cpp:1: parses JSON by itself")
+    expect(wrong_in({"src/io/parse_json.cpp": line + "\n"}, MAP.replace('core["core"]', 'core["core"]\n  io["i"] --> core')))
+for line in ("std::ifstream in(path);", "::open(path, O_RDONLY | O_CLOEXEC);", 'std::fopen(path, "rb");'):
+    expect(wrong_in({"src/model/b.cpp": line + "\n"}), "src/model/b.cpp:1: opens a file by itself")
+expect(wrong_in({"src/model/b.cpp": "::open(folder, O_RDONLY | O_DIRECTORY);\nparse_json(text, label);\nstd::ofstream out(path);\n"}))
 try:
     wrong_in({}, MAP.replace('core["core"]', 'core["core"] --> cli'))
     raise AssertionError("a circle was not found")

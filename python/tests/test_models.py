@@ -30,6 +30,7 @@ VARIANTS = {
     "mixed": {"layer_types": ["q_delta", "mamba"], "state_size": 8},
     "grouped_tied": {"num_v_heads": 4, "tie_word_embeddings": True},
     "no_conv_no_gate": {"use_short_conv": False, "use_gate": False},
+    "sigmoid_gate": {"output_gate_activation": "sigmoid"},
     "negative_eigenvalues": {"allow_neg_eigval": True},
     "constant_bias": {"lamb_bias": 0.8},
     "fixed_lambda_no_decay": {"fixed_lambda": 0.5, "use_decay": False},
@@ -48,7 +49,7 @@ def ids(batch=2, tokens=70, seed=0):
     return torch.randint(0, 61, (batch, tokens), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("name", ["qdelta_tiny", "qdelta_gva_tied", "gated_deltanet_tiny", "mamba_tiny"])
+@pytest.mark.parametrize("name", ["qdelta_tiny", "qdelta_gva_tied", "gated_deltanet_tiny", "gated_deltanet_sigmoid", "mamba_tiny"])
 def test_recorded_folders(golden, name):
     folder = golden / "model" / name
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

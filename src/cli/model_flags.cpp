@@ -32,11 +32,14 @@ void ModelFlags::add_to(CLI::App& command) {
   add("--mlp-width", mlp_width, "Width of the MLP; default from the width of the model");
   add("--mlp", mlp, "false: blocks without an MLP");
   add("--gate", gate, "false: no output gate");
+  add("--gate-activation", gate_activation, "Of the output gate: swish (default) or sigmoid");
   add("--short-conv", short_conv, "false: no short convolution");
   add("--neg-eigval", neg_eigval, "true: beta and lambda may reach 2");
   add("--tie", tie, "true: the output head is the embedding");
   add("--lambda", fixed_lambda, "Ablation: lambda has this value instead of being learned");
-  add("--lambda-bias", lambda_bias, "Keep lambda's bias at this value instead of learning it (published: -0.8)");
+  add("--lambda-bias", lambda_bias,
+      "Keep lambda's bias at this value instead of learning it (the paper: -0.8; its published code now: -0.9)");
+  add("--lambda-bias-start", lambda_bias_start, "Where lambda's bias is learned from; default -0.8");
   add("--decay", decay, "Ablation: false switches the decay off");
 }
 
@@ -76,8 +79,12 @@ ModelConfig ModelFlags::config(std::int64_t vocabulary) const {
   set(config.use_decay, decay);
   if (fixed_lambda) config.fixed_lambda = *fixed_lambda;
   if (lambda_bias) config.lamb_bias = -*lambda_bias;  // the file stores it with the other sign
-  require(config.has_lambda() || (!fixed_lambda && !lambda_bias),
-          "{} has no lambda: leave --lambda and --lambda-bias out", config.mixer_title());
+  if (lambda_bias_start) config.initial_lamb_bias = -*lambda_bias_start;
+  require(config.has_lambda() || (!fixed_lambda && !lambda_bias && !lambda_bias_start),
+          "{} has no lambda: leave --lambda, --lambda-bias and --lambda-bias-start out", config.mixer_title());
+  require(!lambda_bias_start || (!config.lamb_bias && !config.fixed_lambda),
+          "--lambda-bias-start is where a bias is learned from, but this model's is constant");
+  if (gate_activation) config.output_gate = gate_activation_of(*gate_activation, "--gate-activation");
   config.check();
   return config;
 }

@@ -17,7 +17,8 @@ struct ModelFlags {
   std::optional<std::string> rule;
   std::optional<std::int64_t> vocab_size, hidden_size, layers, heads, v_heads, head_dim, conv_size, mlp_width;
   std::optional<std::int64_t> state_size, dt_rank;
-  std::optional<double> expand, expand_v, fixed_lambda, lambda_bias;
+  std::optional<double> expand, expand_v, fixed_lambda, lambda_bias, lambda_bias_start;
+  std::optional<std::string> gate_activation;
   std::optional<bool> mlp, gate, short_conv, decay, neg_eigval, tie;
 
   void add_to(CLI::App& command);

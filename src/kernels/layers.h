@@ -15,6 +15,7 @@
 #include "core/dtype.h"
 #include "core/tensor.h"
 #include "kernels/device.h"
+#include "kernels/gate_activation.h"
 #include "kernels/workspace.h"
 
 namespace qdelta {
@@ -72,7 +73,7 @@ struct RmsNormBackward {
 void rms_norm_forward(const Device& device, const RmsNormForward& args);
 void rms_norm_backward(const Device& device, const RmsNormBackward& args, Workspace& workspace);
 
-// Per head of width V: y = weight x / rms . silu(gate); without a gate just the norm
+// Per head of width V: y = weight x / rms . activation(gate); without a gate just the norm
 // ------------------------------------
 struct GatedNormForward {
   ConstTensorView x;       // [N, heads * V]
@@ -80,6 +81,7 @@ struct GatedNormForward {
   ConstTensorView weight;  // [V]
   TensorView y;            // [N, heads * V]
   float epsilon = 1e-6F;
+  GateActivation activation = GateActivation::silu;
 };
 struct GatedNormBackward {
   ConstTensorView x, gate, weight, dy;
@@ -87,6 +89,7 @@ struct GatedNormBackward {
   TensorView dweight;
   float epsilon = 1e-6F;
   TensorView y;  // receives the forward's result again, may be dy itself; optional
+  GateActivation activation = GateActivation::silu;
 };
 void gated_norm_forward(const Device& device, const GatedNormForward& args);
 void gated_norm_backward(const Device& device, const GatedNormBackward& args, Workspace& workspace);

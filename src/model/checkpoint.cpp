@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <set>
 
 #include "core/half.h"
 #include "io/atomic_file.h"
+#include "io/parse_json.h"
 #include "io/safetensors.h"
+#include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {
@@ -22,22 +22,9 @@ std::vector<SafetensorsFile> open_weights(const fs::path& folder) {
   std::vector<SafetensorsFile> files;
   const fs::path index = folder / "model.safetensors.index.json";
   if (!fs::exists(folder / "model.safetensors") && fs::exists(index)) {
-    std::ifstream in(index);
-    const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
-    const auto map = json.is_object() ? json.find("weight_map") : json.end();
-    if (!json.is_object() || map == json.end() || !map->is_object()) {
-      fail(Status::corrupt, "{} holds no weight_map", index.string());
+    for (const std::string& name : shards_of_index(read_json_file(index.string()), index.string())) {
+      files.push_back(SafetensorsFile::open((folder / name).string()));
     }
-    std::set<std::string> names;
-    for (const auto& [tensor, file] : map->items()) {
-      if (!file.is_string()) fail(Status::corrupt, "{}: the file of '{}' is no string", index.string(), tensor);
-      const auto name = file.get<std::string>();
-      // A shard lies in the folder itself: an index must not lead elsewhere.
-      const bool plain = fs::path(name).filename() == name && !name.empty() && name != "." && name != "..";
-      if (!plain) fail(Status::corrupt, "{}: '{}' is not a file name", index.string(), name);
-      names.insert(name);
-    }
-    for (const std::string& name : names) files.push_back(SafetensorsFile::open((folder / name).string()));
     return files;
   }
   files.push_back(SafetensorsFile::open((folder / "model.safetensors").string()));
@@ -78,6 +65,24 @@ void write_text(const fs::path& path, const std::string& text) {
 }
 
 }  // namespace
+
+std::set<std::string> shards_of_index(const nlohmann::json& json, const std::string& label) {
+  const auto map = json.is_object() ? json.find("weight_map") : json.end();
+  if (!json.is_object() || map == json.end() || !map->is_object()) {
+    fail(Status::corrupt, "{} holds no weight_map", label);
+  }
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : map->items()) {
+    if (!file.is_string()) fail(Status::corrupt, "{}: the file of {} is no string", label, shown(tensor));
+    const auto name = file.get<std::string>();
+    // A shard lies in the folder itself: an index must not lead elsewhere.
+    const bool plain = fs::path(name).filename() == name && !name.empty() && name != "." && name != ".." &&
+                       name.find('\0') == std::string::npos;
+    if (!plain) fail(Status::corrupt, "{}: {} is not a file name", label, shown(name));
+    names.insert(name);
+  }
+  return names;
+}
 
 std::unique_ptr<LanguageModel> load_model(const std::string& folder) {
   if (!fs::is_directory(folder)) fail(Status::io, "{} is not a folder; a model is a folder with config.json", folder);

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/gate_activation.h"
+
 namespace qdelta {
 
 struct ModelConfig {
@@ -22,6 +24,7 @@ struct ModelConfig {
   std::int64_t conv_size = 4;
   bool use_short_conv = true;
   bool use_gate = true;
+  GateActivation output_gate = GateActivation::silu;
   bool allow_neg_eigval = false;  // doubles beta and lambda
   double hidden_ratio = 4;
   std::int64_t intermediate_size = 0;  // 0 ("null"): from hidden_ratio
@@ -36,7 +39,8 @@ struct ModelConfig {
   // What mixes the tokens: names in the table of mixer_types.h.
   std::string mixer = "q_delta";         // of every layer; from model_type, or our key "rule"
   std::vector<std::string> layer_types;  // ours, where layers differ: the mixer of each, instead of `mixer`
-  std::optional<double> lamb_bias;       // the published constant, -b; missing: b is a learned parameter, from -0.8
+  std::optional<double> lamb_bias;       // the published constant, -b; missing: b is a learned parameter
+  double initial_lamb_bias = 0.8;        // ours: -b at the start of training, where it is learned
   std::optional<double> fixed_lambda;    // ours, an ablation: lambda has this value everywhere
   bool use_decay = true;                 // ours, an ablation: false keeps g = 0 in the gated rules
 
@@ -59,6 +63,8 @@ struct ModelConfig {
   // A mixer's name, or several with commas between, a pattern that is repeated over the layers (set their number
   // first). Throws where there is none of a name, or the pattern is longer than the model.
   void choose_mixer(std::string_view pattern);
+  // The mixer of each layer.
+  void set_layer_types(std::vector<std::string> types);
   // Whether some layer's rule reads lambda.
   [[nodiscard]] bool has_lambda() const;
 
@@ -75,6 +81,8 @@ struct ModelConfig {
   void check() const;
 };
 
+// Of its name in files; `what` is said where there is none of that name.
+[[nodiscard]] GateActivation gate_activation_of(const std::string& name, const char* what);
 [[nodiscard]] ModelConfig config_from_json(const nlohmann::json& json);
 [[nodiscard]] nlohmann::ordered_json config_to_json(const ModelConfig& config);
 // `path` is a config.json, or a folder that holds one.

@@ -19,8 +19,6 @@ using block_views::steps;
 using block_views::take;
 using block_views::take_rows;
 
-constexpr double kLambdaBias = -0.8;  // the initial value of the learned bias of lambda
-
 // Columns of a matrix as [B, T, heads, width], where `length` is T, or 0 for one row of packed sequences.
 template <class Byte>
 BasicView<Byte> as_heads(const BasicView<Byte>& matrix, std::int64_t length, std::int64_t begin, std::int64_t heads,
@@ -185,7 +183,7 @@ void RecurrenceMixer::place(const std::string& block_prefix, ParameterPlacer& pl
     dt_bias_ = placer.tensor(prefix + "dt_bias", {c.value_heads()}, initial::step_bias());
   }
   if (learns_lambda() && !c.lamb_bias) {
-    lambda_bias_ = placer.tensor(prefix + "lamb_bias", {1}, initial::constant(kLambdaBias));
+    lambda_bias_ = placer.tensor(prefix + "lamb_bias", {1}, initial::constant(-c.initial_lamb_bias));
   }
   out_norm_ = placer.tensor(prefix + "o_norm.weight", {c.value_dim()}, initial::constant(1));
   out_ = placer.tensor(prefix + "o_proj.weight", {c.hidden_size, c.value_width()}, normal);
@@ -378,7 +376,8 @@ void RecurrenceMixer::forward(const LayerContext& context, const Forward& args, 
                               .gate = columns(a.projected, gate_at_, config_->value_width()),
                               .weight = out_norm_.in(weights),
                               .y = s.head_out,
-                              .epsilon = static_cast<float>(config_->norm_eps)});
+                              .epsilon = static_cast<float>(config_->norm_eps),
+                              .activation = config_->output_gate});
   linear_forward(device, {.x = s.head_out, .w = out_.matrix_in(weights), .y = args.out, .add = args.residual});
 }
 
@@ -401,7 +400,8 @@ void RecurrenceMixer::backward(const LayerContext& context, const Backward& args
                        .dgate = columns(s.d_projected, gate_at_, width),
                        .dweight = out_norm_.in(args.gradients),
                        .epsilon = static_cast<float>(config_->norm_eps),
-                       .y = s.head_out},
+                       .y = s.head_out,
+                       .activation = config_->output_gate},
                       context.workspace);
   linear_backward(
       device,

@@ -3,7 +3,7 @@
 //   q, k, v = silu(conv(q_proj(h))), ...         causal, per channel
 //   g, beta, lambda                              from projections of h (kernels/layers.h), or fixed, as the rule says
 //   o   = recurrence(q, k, v, g, beta, lambda)   over L2-normalised q and k (kernels/recurrence.h)
-//   out = o_proj( norm(o) . silu(g_proj(h)) )    an RMS norm per head
+//   out = o_proj( norm(o) . a(g_proj(h)) )       an RMS norm per head; a is silu, or sigmoid
 #pragma once
 
 #include "kernels/layers.h"

@@ -11,8 +11,8 @@
 
 namespace qdelta::testing {
 
-inline constexpr const char* kGoldenModels[] = {"qdelta_tiny", "gated_deltanet_tiny", "qdelta_gva_tied", "mamba_tiny",
-                                                "mamba_published"};
+inline constexpr const char* kGoldenModels[] = {"qdelta_tiny", "gated_deltanet_tiny", "qdelta_gva_tied",
+                                                "mamba_tiny",  "mamba_published",     "gated_deltanet_sigmoid"};
 
 struct RecordedModel {
   std::unique_ptr<LanguageModel> model;

@@ -444,7 +444,7 @@ TEST(LayerTypes, NonsenseIsNamed) {
   EXPECT_EQ(message_of(nullptr, "rule", "mamba"), "");
   EXPECT_NE(message_of({"q_delta"}).find("1 layers, but num_hidden_layers is 2"), std::string::npos);
   EXPECT_NE(message_of(nlohmann::json::array()).find("0 layers"), std::string::npos);
-  EXPECT_NE(message_of({"q_delta", "attention"}).find("'attention'; there are"), std::string::npos);
+  EXPECT_NE(message_of({"q_delta", "attention"}).find("\"attention\"; there are"), std::string::npos);
   EXPECT_NE(message_of({"q_delta", 3}).find("layer_types' holds 3"), std::string::npos);
   EXPECT_NE(message_of("q_delta").find("layer_types' is \"q_delta\""), std::string::npos);
   EXPECT_NE(message_of({"q_delta", "mamba"}, "rule", "mamba").find("exclude each other"), std::string::npos);

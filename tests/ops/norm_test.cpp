@@ -1,5 +1,5 @@
 // rms_norm: y = weight x / rms,  rms = sqrt(mean x^2 + epsilon), whose dx is added to;
-// gated_norm: the same for each head, times silu(gate) where there is one, and dx is written.
+// gated_norm: the same for each head, times silu(gate) or sigmoid(gate) where there is one, and dx is written.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -140,11 +140,12 @@ TEST(Ops, RmsNorm) {
 struct GatedNormSizes {
   std::int64_t rows, heads, width;
   bool gated, y_again;
+  GateActivation activation = GateActivation::silu;
 };
 
 // The forward for one element, from its row: what comes before the gate, and the gate.
 struct GatedNormElement {
-  double norm, gate;
+  double norm, gate, gate_slope;
 };
 void for_each_gated(const GatedNormSizes& n, OpValues& v, float epsilon,
                     const std::function<void(std::size_t at, std::size_t column, const GatedNormElement&)>& visit) {
@@ -154,17 +155,28 @@ void for_each_gated(const GatedNormSizes& n, OpValues& v, float epsilon,
     const double inverse = inverse_rms_of(&x[at(head, n.width, 0)], n.width, epsilon);
     for (std::int64_t i = 0; i < n.width; ++i) {
       const std::size_t element = at(head, n.width, i);
-      const double z = n.gated ? gate[element] : 0;
-      visit(element, static_cast<std::size_t>(i), {x[element] * inverse, n.gated ? z * sigmoid(z) : 1});
+      GatedNormElement is{.norm = x[element] * inverse, .gate = 1, .gate_slope = 0};
+      if (n.gated) {
+        const double z = gate[element];
+        const double s = sigmoid(z);
+        const bool silu = n.activation == GateActivation::silu;
+        is.gate = silu ? z * s : s;
+        is.gate_slope = silu ? s * (1 + z * (1 - s)) : s * (1 - s);
+      }
+      visit(element, static_cast<std::size_t>(i), is);
     }
   }
+}
+
+std::string gate_name(const GatedNormSizes& n) {
+  if (!n.gated) return ", no gate";
+  return n.activation == GateActivation::sigmoid ? ", sigmoid" : "";
 }
 
 OpCase gated_norm_case(const GatedNormSizes& n, DType type) {
   constexpr float kEpsilon = 1e-6F;
   const Shape shape{n.rows, n.heads * n.width};
-  OpCase c{.op = "gated_norm",
-           .shape = fmt::format("{} x {} x {}{}", n.rows, n.heads, n.width, n.gated ? "" : ", no gate")};
+  OpCase c{.op = "gated_norm", .shape = fmt::format("{} x {} x {}{}", n.rows, n.heads, n.width, gate_name(n))};
   c.in("x", type, shape);
   if (n.gated) c.in("gate", type, shape, 2);
   c.in("weight", kF32, {n.width});
@@ -177,9 +189,13 @@ OpCase gated_norm_case(const GatedNormSizes& n, DType type) {
   c.out("dx", type, shape);
   if (n.gated) c.out("dgate", type, shape);
   c.sum("dweight", kF32, {n.width}, {.terms = n.rows});
-  c.forward = [](const Device& device, OpTensors& t, Workspace&) {
-    gated_norm_forward(device,
-                       {.x = t["x"], .gate = t["gate"], .weight = t["weight"], .y = t["y"], .epsilon = kEpsilon});
+  c.forward = [=](const Device& device, OpTensors& t, Workspace&) {
+    gated_norm_forward(device, {.x = t["x"],
+                                .gate = t["gate"],
+                                .weight = t["weight"],
+                                .y = t["y"],
+                                .epsilon = kEpsilon,
+                                .activation = n.activation});
   };
   c.backward = [=](const Device& device, OpTensors& t, Workspace& workspace) {
     gated_norm_backward(device,
@@ -191,7 +207,8 @@ OpCase gated_norm_case(const GatedNormSizes& n, DType type) {
                          .dgate = t["dgate"],
                          .dweight = t["dweight"],
                          .epsilon = kEpsilon,
-                         .y = n.y_again ? t["dy"] : TensorView()},
+                         .y = n.y_again ? t["dy"] : TensorView(),
+                         .activation = n.activation},
                         workspace);
   };
   c.oracle_forward = [=](OpValues& v) {
@@ -208,9 +225,7 @@ OpCase gated_norm_case(const GatedNormSizes& n, DType type) {
     for_each_gated(n, v, kEpsilon, [&](std::size_t element, std::size_t column, const GatedNormElement& is) {
       scaled[element] = dy[element] * weight[column] * is.gate;
       v["dweight"][column] += dy[element] * is.norm * is.gate;
-      if (!n.gated) return;
-      const double s = sigmoid(v["gate"][element]);
-      v["dgate"][element] = dy[element] * weight[column] * is.norm * s * (1 + v["gate"][element] * (1 - s));
+      if (n.gated) v["dgate"][element] = dy[element] * weight[column] * is.norm * is.gate_slope;
     });
     v["dx"].assign(v["dx"].size(), 0);
     for (std::int64_t head = 0; head < n.rows * n.heads; ++head) {
@@ -229,6 +244,7 @@ TEST(Ops, GatedNorm) {
       for (const DType type : activation_types()) {
         for (const bool gated : {true, false})
           check_op(gated_norm_case({45, heads, V, gated, heads > 1 || V == 18}, type));
+        check_op(gated_norm_case({45, heads, V, true, heads > 1 || V == 18, GateActivation::sigmoid}, type));
       }
     }
   }

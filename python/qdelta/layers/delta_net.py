@@ -3,7 +3,7 @@
     q, k, v = silu(conv(q_proj(h))), ...         causal, per channel
     g, beta, lamb                                from projections of h, or fixed, as the rule says
     o   = recurrence(q, k, v, g, beta, lamb)     over L2-normalised q and k
-    out = o_proj( norm(o) . silu(g_proj(h)) )    an RMS norm per head
+    out = o_proj( norm(o) . a(g_proj(h)) )       an RMS norm per head; a is silu, or sigmoid
 
 Names and initial values of parameters are those of the native engine and of the published models.
 """
@@ -21,7 +21,7 @@ from ..ops import recurrence
 from ._parts import RMSNorm, ShortConvolution
 
 Tensor = torch.Tensor
-_INITIAL_LAMB_BIAS = -0.8
+_GATES = {"swish": F.silu, "silu": F.silu, "sigmoid": torch.sigmoid}
 
 
 class RecurrentMixer(nn.Module):
@@ -43,9 +43,11 @@ class RecurrentMixer(nn.Module):
         conv_size: int = 4,
         use_short_conv: bool = True,
         use_gate: bool = True,
+        output_gate_activation: str = "swish",
         use_decay: bool = True,
         allow_neg_eigval: bool = False,
         lamb_bias: float | None = None,
+        initial_lamb_bias: float = 0.8,
         fixed_lambda: float | None = None,
         norm_eps: float = 1e-6,
         layer_idx: int | None = None,
@@ -58,6 +60,9 @@ class RecurrentMixer(nn.Module):
         self.value_dim = round(head_dim * expand_v)
         if abs(head_dim * expand_v - self.value_dim) > 1e-9 or self.value_dim <= 0:
             raise ValueError(f"head_dim {head_dim} times expand_v {expand_v} is no whole number")
+        if output_gate_activation not in _GATES:
+            raise ValueError(f"output_gate_activation is {output_gate_activation!r}; there are {', '.join(_GATES)}")
+        self.gate = _GATES[output_gate_activation]
         self.factor = 2 if allow_neg_eigval else 1
         self.fixed_lambda = fixed_lambda
         self.constant_lamb_bias = None if lamb_bias is None else -lamb_bias
@@ -77,7 +82,7 @@ class RecurrentMixer(nn.Module):
         if self.reads_lamb and fixed_lambda is None:
             self.lamb_proj = project(self.num_v_heads)
             if lamb_bias is None:
-                self.lamb_bias = nn.Parameter(torch.full((1,), _INITIAL_LAMB_BIAS))
+                self.lamb_bias = nn.Parameter(torch.full((1,), -initial_lamb_bias))
         convolution = lambda width: ShortConvolution(width, conv_size) if use_short_conv else None  # noqa: E731
         self.q_conv1d, self.k_conv1d = convolution(key_width), convolution(key_width)
         self.v_conv1d = convolution(value_width)
@@ -158,7 +163,7 @@ class RecurrentMixer(nn.Module):
             state["recurrent"] = after
         o = self.o_norm(o)
         if self.g_proj is not None:
-            o = o * F.silu(self.g_proj(hidden)).view(o.shape)
+            o = o * self.gate(self.g_proj(hidden)).view(o.shape)
         return self.o_proj(o.reshape(B, T, -1))
 
 

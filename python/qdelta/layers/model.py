@@ -32,6 +32,7 @@ class ModelConfig:
     conv_size: int = 4
     use_short_conv: bool = True
     use_gate: bool = True
+    output_gate_activation: str = "swish"
     allow_neg_eigval: bool = False
     hidden_ratio: float = 4
     intermediate_size: int | None = None
@@ -42,6 +43,7 @@ class ModelConfig:
     rule: str = "q_delta"
     layer_types: list[str] | None = None
     lamb_bias: float | None = None
+    initial_lamb_bias: float = 0.8
     fixed_lambda: float | None = None
     use_decay: bool = True
     expand: float = 2
@@ -71,7 +73,8 @@ def make_mixer(config, layer: int) -> nn.Module:
         raise ValueError(f"layer {layer} is to be {name!r}; there are {', '.join(MIXERS)} and mamba")
     keys = (
         "hidden_size", "num_heads", "head_dim", "num_v_heads", "expand_v", "conv_size", "use_short_conv", "use_gate",
-        "use_decay", "allow_neg_eigval", "lamb_bias", "fixed_lambda", "norm_eps",
+        "output_gate_activation", "use_decay", "allow_neg_eigval", "lamb_bias", "initial_lamb_bias", "fixed_lambda",
+        "norm_eps",
     )  # fmt: skip
     return MIXERS[name](**{key: getattr(config, key) for key in keys}, layer_idx=layer)
 

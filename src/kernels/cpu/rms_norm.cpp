@@ -1,8 +1,8 @@
 // rms_norm:    y = w x s,  s = 1 / sqrt(mean x^2 + eps)
 //   backward:  with n = x s = y / w: dx += s (w dy - n mean(dy y)),   dw += sum over rows of dy n
-// gated_norm, per head of width V:  y = w x s silu(z);  without z: y = w x s
-//   backward:  with e = dy silu(z): dx = s (w e - x s^2 mean(w e x)),   dw += sum of e x s,   dz = dy w x s silu'(z)
-//              silu'(z) = sigmoid(z) (1 + z (1 - sigmoid(z)))
+// gated_norm, per head of width V:  y = w x s a(z), a silu or sigmoid;  without z: y = w x s
+//   backward:  with e = dy a(z): dx = s (w e - x s^2 mean(w e x)),   dw += sum of e x s,   dz = dy w x s a'(z)
+//              silu'(z) = sigmoid(z) (1 + z (1 - sigmoid(z))),   sigmoid'(z) = sigmoid(z) (1 - sigmoid(z))
 #include "core/threads.h"
 #include "kernels/cpu/layers.h"
 #include "kernels/cpu/row_sums.h"
@@ -59,26 +59,35 @@ void NormRowBackward(const float* y, const float* weight, float s, const float* 
   });
 }
 
-void GatedRow(const float* x, const float* gate, const float* weight, float* y, std::int64_t width, float epsilon) {
+// The activation of an output gate and its derivative.
+struct Activated {
+  Vector value, slope;
+};
+HWY_INLINE Activated Activate(Vector z, GateActivation activation) {
+  const Vector one = hn::Set(Floats(), 1.0F);
+  const Vector sigmoid = Sigmoid(z);
+  const Vector rest = hn::Sub(one, sigmoid);
+  if (activation == GateActivation::sigmoid) return {sigmoid, hn::Mul(sigmoid, rest)};
+  return {hn::Mul(z, sigmoid), hn::Mul(sigmoid, hn::MulAdd(z, rest, one))};
+}
+
+void GatedRow(const float* x, const float* gate, const float* weight, float* y, std::int64_t width, float epsilon,
+              GateActivation activation) {
   const Floats d;
   const float s = InverseRms(x, width, epsilon);
   ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
     Vector v = hn::Mul(hn::Mul(LoadN(x + i, n), hn::Set(d, s)), LoadN(weight + i, n));
-    if (gate != nullptr) {
-      const Vector z = LoadN(gate + i, n);
-      v = hn::Mul(v, hn::Mul(z, Sigmoid(z)));
-    }
+    if (gate != nullptr) v = hn::Mul(v, Activate(LoadN(gate + i, n), activation).value);
     StoreN(v, y + i, n);
   });
 }
 
 // dx, dgate and y are written, dweight += ...
 void GatedRowBackward(const float* x, const float* gate, const float* weight, const float* dy, float* dx, float* dgate,
-                      float* y, float* dweight, std::int64_t width, float epsilon) {
+                      float* y, float* dweight, std::int64_t width, float epsilon, GateActivation activation) {
   const Floats d;
-  const Vector one = hn::Set(d, 1.0F);
   const float s = InverseRms(x, width, epsilon);
-  // First e = dy silu(z) into dx, with its sum against w x; dz; y.
+  // First e = dy a(z) into dx, with its sum against w x; dz; y.
   Vector sum = hn::Zero(d);
   ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
     Vector e = LoadN(dy + i, n);
@@ -86,13 +95,10 @@ void GatedRowBackward(const float* x, const float* gate, const float* weight, co
     const Vector w = LoadN(weight + i, n);
     Vector normed = hn::Mul(hn::Mul(vx, hn::Set(d, s)), w);
     if (gate != nullptr) {
-      const Vector z = LoadN(gate + i, n);
-      const Vector sigmoid = Sigmoid(z);
-      const Vector slope = hn::Mul(sigmoid, hn::MulAdd(z, hn::Sub(one, sigmoid), one));
-      StoreN(hn::Mul(hn::Mul(e, normed), slope), dgate + i, n);
-      const Vector silu = hn::Mul(z, sigmoid);
-      e = hn::Mul(e, silu);
-      normed = hn::Mul(normed, silu);
+      const Activated a = Activate(LoadN(gate + i, n), activation);
+      StoreN(hn::Mul(hn::Mul(e, normed), a.slope), dgate + i, n);
+      e = hn::Mul(e, a.value);
+      normed = hn::Mul(normed, a.value);
     }
     sum = hn::MulAdd(hn::Mul(w, e), vx, sum);
     StoreN(e, dx + i, n);
@@ -165,7 +171,7 @@ void gated_norm_forward(const Device& device, const GatedNormForward& args) {
     for (std::int64_t h = 0; h < heads; ++h) {
       run(floats(args.x) + r * args.x.step(0) + h * width,
           args.gate ? floats(args.gate) + r * args.gate.step(0) + h * width : nullptr, floats(args.weight),
-          floats(args.y) + r * args.y.step(0) + h * width, width, args.epsilon);
+          floats(args.y) + r * args.y.step(0) + h * width, width, args.epsilon, args.activation);
     }
   });
 }
@@ -191,7 +197,8 @@ void gated_norm_backward(const Device& device, const GatedNormBackward& args, st
           args.gate ? floats(args.gate) + r * args.gate.step(0) + h * width : nullptr, floats(args.weight),
           floats(args.dy) + r * args.dy.step(0) + h * width, floats(args.dx) + r * args.dx.step(0) + h * width,
           args.dgate ? floats(args.dgate) + r * args.dgate.step(0) + h * width : nullptr,
-          args.y ? floats(args.y) + r * args.y.step(0) + h * width : nullptr, sums, width, args.epsilon);
+          args.y ? floats(args.y) + r * args.y.step(0) + h * width : nullptr, sums, width, args.epsilon,
+          args.activation);
     }
   });
 }

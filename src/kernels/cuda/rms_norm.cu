@@ -1,8 +1,7 @@
 // rms_norm:    y = w x s,  s = 1 / sqrt(mean x^2 + eps)
 //   backward:  with n = x s = y / w: dx += s (w dy - n mean(dy y)),   dw += sum over rows of dy n
-// gated_norm, per head of width V:  y = w x s silu(z);  without z: y = w x s
-//   backward:  with e = dy silu(z) and n = x s: dx = s (w e - n mean(w e n)),   dw += sum of e n,   dz = dy w n
-//   silu'(z)
+// gated_norm, per head of width V:  y = w x s a(z), a silu or sigmoid;  without z: y = w x s
+//   backward:  with e = dy a(z) and n = x s: dx = s (w e - n mean(w e n)),   dw += sum of e n,   dz = dy w n a'(z)
 // One kernel serves both: rms_norm has one head and no gate, and its backward has n from y. A warp, or for wide rows a
 // block, holds a row in registers, so that each element is read once. In the backward a block has several rows, for its
 // partial sum of dw.
@@ -36,6 +35,14 @@ void dispatch_backward(std::int64_t width, const Body& body) {
   body(RowPartition<1024, 8, 1024>());
 }
 
+enum class Gate { none, silu, sigmoid };
+
+template <Gate kGate>
+__device__ float activation(float z) {
+  if constexpr (kGate == Gate::sigmoid) return sigmoid(z);
+  return z * sigmoid(z);
+}
+
 __device__ float norm_weight(float weight) { return fabsf(weight) < kLeastNormWeight ? kLeastNormWeight : weight; }
 
 template <class X, class Y>
@@ -49,7 +56,7 @@ struct NormForwardArgs {
   float epsilon;
 };
 
-template <class X, class Y, int N, class RowPartition, bool Gated>
+template <class X, class Y, int N, class RowPartition, Gate kGate>
 __global__ __launch_bounds__(kBlockThreads) void norm_forward_kernel(NormForwardArgs<X, Y> a) {
   constexpr int kPacks = RowPartition::kPerThread / N;
   __shared__ float sums[kBlockThreads / 32];
@@ -67,7 +74,7 @@ __global__ __launch_bounds__(kBlockThreads) void norm_forward_kernel(NormForward
     const int c = (p * RowPartition::kThreads + lane) * N;
     if (c >= a.width) continue;
     x[p] = a.x.template load<N>(n, first + c);
-    if constexpr (Gated) z[p] = a.gate.template load<N>(n, first + c);
+    if constexpr (kGate != Gate::none) z[p] = a.gate.template load<N>(n, first + c);
   }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
@@ -86,7 +93,7 @@ __global__ __launch_bounds__(kBlockThreads) void norm_forward_kernel(NormForward
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       y[i] = x[p][i] * s * norm_weight(w[i]);
-      if constexpr (Gated) y[i] *= z[p][i] * sigmoid(z[p][i]);
+      if constexpr (kGate != Gate::none) y[i] *= activation<kGate>(z[p][i]);
     }
     a.y.template store<N>(n, first + c, y);
   }
@@ -107,7 +114,7 @@ struct NormBackwardArgs {
 };
 
 // RmsNorm: dx += instead of dx =, and x is what the forward made of it.
-template <class X, class DY, class DX, int N, class RowPartition, bool Gated, bool RmsNorm>
+template <class X, class DY, class DX, int N, class RowPartition, Gate kGate, bool RmsNorm>
 __global__ __launch_bounds__(
     RowPartition::kThreadsOfBlock,
     (RowPartition::kRows > 1 ? 1024 : 768) /
@@ -139,7 +146,7 @@ __global__ __launch_bounds__(
       if (column(p) >= a.width) continue;
       of.x[p] = a.x.template load<N>(of.n, of.first + column(p));
       of.dy[p] = a.dy.template load<N>(of.n, of.first + column(p));
-      if constexpr (Gated) of.z[p] = a.gate.template load<N>(of.n, of.first + column(p));
+      if constexpr (kGate != Gate::none) of.z[p] = a.gate.template load<N>(of.n, of.first + column(p));
       if constexpr (RmsNorm) of.dx[p] = a.dx.template load<N>(of.n, of.first + column(p));
     }
   };
@@ -162,7 +169,7 @@ __global__ __launch_bounds__(
       for (int i = 0; i < N; ++i) {
         const float x = now.x[p][i];
         float e = now.dy[p][i];
-        if constexpr (Gated) e *= now.z[p][i] * sigmoid(now.z[p][i]);
+        if constexpr (kGate != Gate::none) e *= activation<kGate>(now.z[p][i]);
         squares += x * x;
         dot += RmsNorm ? e * x : w[i] * e * x;
       }
@@ -186,7 +193,12 @@ __global__ __launch_bounds__(
       for (int i = 0; i < N; ++i) {
         const float n = now.x[p][i] * (RmsNorm ? fast_reciprocal(norm_weight(w[i])) : s);
         float e = now.dy[p][i];
-        if constexpr (Gated) {
+        if constexpr (kGate == Gate::sigmoid) {
+          const float sig = sigmoid(now.z[p][i]);
+          dz[i] = e * (n * w[i]) * (sig * (1.0F - sig));
+          e *= sig;
+          y[i] = n * w[i] * sig;
+        } else if constexpr (kGate == Gate::silu) {
           const float z = now.z[p][i];
           const float sig = sigmoid(z);
           dz[i] = e * (n * w[i]) * silu_derivative(z, sig);
@@ -200,7 +212,7 @@ __global__ __launch_bounds__(
         dw[p * N + i] += e * n;
       }
       a.dx.template store<N>(now.n, now.first + column(p), dx);
-      if constexpr (Gated) a.dgate.template store<N>(now.n, now.first + column(p), dz);
+      if constexpr (kGate != Gate::none) a.dgate.template store<N>(now.n, now.first + column(p), dz);
       if (!RmsNorm && a.y.data != nullptr) a.y.template store<N>(now.n, now.first + column(p), y);
       if (RmsNorm && a.rounded.data != nullptr) a.rounded.template store<N>(now.n, now.first + column(p), dx);
     }
@@ -236,7 +248,7 @@ std::int64_t norm_partials(std::int64_t rows, std::int64_t width) {
   return partial_count(rows, 4, width <= 1024 ? 3 * kMaxPartials : kMaxPartials / 2);
 }
 
-template <class X, class Y, bool Gated>
+template <class X, class Y, Gate kGate>
 void launch_forward(const Context& context, const ConstTensorView& x, const ConstTensorView& gate,
                     const ConstTensorView& weight, const TensorView& y, const TensorView& inverse_rms, float epsilon) {
   const std::int64_t width = weight.shape.elements();
@@ -252,13 +264,13 @@ void launch_forward(const Context& context, const ConstTensorView& x, const Cons
                           .epsilon = epsilon};
   dispatch_forward(width, [&](auto partition) {
     using S = decltype(partition);
-    norm_forward_kernel<X, Y, kVectorWidth<X, Y>, S, Gated>
+    norm_forward_kernel<X, Y, kVectorWidth<X, Y>, S, kGate>
         <<<blocks_for(a.rows, S::kRows), kBlockThreads, 0, context.stream()>>>(a);
     check_launch("norm_forward");
   });
 }
 
-template <class X, class DY, class DX, bool Gated, bool RmsNorm>
+template <class X, class DY, class DX, Gate kGate, bool RmsNorm>
 void launch_backward(const Context& context, const GatedNormBackward& args, const ConstTensorView& inverse_rms,
                      const TensorView& rounded, std::span<std::byte> workspace) {
   const std::int64_t width = args.weight.shape.elements();
@@ -282,11 +294,18 @@ void launch_backward(const Context& context, const GatedNormBackward& args, cons
                                       .width = static_cast<int>(width),
                                       .epsilon = args.epsilon};
   dispatch_backward(width, [&](auto partition) {
-    norm_backward_kernel<X, DY, DX, kVectorWidth<X, DY, DX>, decltype(partition), Gated, RmsNorm>
+    norm_backward_kernel<X, DY, DX, kVectorWidth<X, DY, DX>, decltype(partition), kGate, RmsNorm>
         <<<static_cast<unsigned>(blocks), decltype(partition)::kThreadsOfBlock, 0, context.stream()>>>(a);
     check_launch("norm_backward");
   });
   add_partials(context, partials, blocks, width, floats(args.dweight));
+}
+
+template <class Body>
+void dispatch_gate(const ConstTensorView& gate, GateActivation activation, const Body& body) {
+  if (!gate) return body(std::integral_constant<Gate, Gate::none>());
+  if (activation == GateActivation::sigmoid) return body(std::integral_constant<Gate, Gate::sigmoid>());
+  body(std::integral_constant<Gate, Gate::silu>());
 }
 
 std::int64_t check_norm(const ConstTensorView& x, std::int64_t width) {
@@ -311,7 +330,7 @@ void rms_norm_forward(const Context& context, const RmsNormForward& args) {
   if (args.inverse_rms) check_vector(args.inverse_rms, rows, "inverse_rms");
   if (rows == 0) return;
   const auto run = [&](auto x, auto y) {
-    launch_forward<typename decltype(x)::type, typename decltype(y)::type, false>(
+    launch_forward<typename decltype(x)::type, typename decltype(y)::type, Gate::none>(
         context, args.x, {}, args.weight, args.y, args.inverse_rms, args.epsilon);
   };
   const bool narrow = args.x.dtype == DType::bf16 && args.y.dtype == DType::bf16;
@@ -336,8 +355,8 @@ void rms_norm_backward(const Context& context, const RmsNormBackward& args, std:
   const GatedNormBackward ungated{
       .x = args.y, .weight = args.weight, .dy = args.dy, .dx = args.dx, .dweight = args.dweight, .epsilon = 0.0F};
   const auto run = [&](auto y, auto dy, auto dx) {
-    launch_backward<typename decltype(y)::type, typename decltype(dy)::type, typename decltype(dx)::type, false, true>(
-        context, ungated, args.inverse_rms, args.rounded, workspace);
+    launch_backward<typename decltype(y)::type, typename decltype(dy)::type, typename decltype(dx)::type, Gate::none,
+                    true>(context, ungated, args.inverse_rms, args.rounded, workspace);
   };
   const bool narrow = args.y.dtype == DType::bf16 && args.dy.dtype == DType::bf16 && args.dx.dtype == DType::bf16;
   if (!aligned(narrow ? 8 : 4, {args.y, args.weight, args.dy, args.dx, args.rounded}))
@@ -361,11 +380,9 @@ void gated_norm_forward(const Context& context, const GatedNormForward& args) {
   if (rows == 0) return;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
-    if (args.gate) {
-      launch_forward<T, T, true>(context, args.x, args.gate, args.weight, args.y, {}, args.epsilon);
-    } else {
-      launch_forward<T, T, false>(context, args.x, {}, args.weight, args.y, {}, args.epsilon);
-    }
+    dispatch_gate(args.gate, args.activation, [&](auto gate) {
+      launch_forward<T, T, decltype(gate)::value>(context, args.x, args.gate, args.weight, args.y, {}, args.epsilon);
+    });
   };
   const int N = args.x.dtype == DType::bf16 ? 8 : 4;
   if (width % N != 0 || !aligned(N, {args.x, args.gate, args.weight, args.y})) return run(TypeTag<RuntimeType>());
@@ -390,11 +407,9 @@ void gated_norm_backward(const Context& context, const GatedNormBackward& args, 
   if (rows == 0) return;
   const auto run = [&](auto type) {
     using T = typename decltype(type)::type;
-    if (args.gate) {
-      launch_backward<T, T, T, true, false>(context, args, {}, {}, workspace);
-    } else {
-      launch_backward<T, T, T, false, false>(context, args, {}, {}, workspace);
-    }
+    dispatch_gate(args.gate, args.activation, [&](auto gate) {
+      launch_backward<T, T, T, decltype(gate)::value, false>(context, args, {}, {}, workspace);
+    });
   };
   const int N = args.x.dtype == DType::bf16 ? 8 : 4;
   if (width % N != 0 || !aligned(N, {args.x, args.gate, args.weight, args.dy, args.dx, args.dgate, args.y}))
