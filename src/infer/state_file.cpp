@@ -79,7 +79,10 @@ SavedState checked_info(const SafetensorsFile& file, std::int64_t vocab_size, co
     fail(Status::invalid_argument, "{} is a state of another model, or of other weights of this one", file.path());
   }
   SavedState info;
-  info.tokens = static_cast<std::int64_t>(number(file, "tokens"));
+  const std::uint64_t tokens = number(file, "tokens");
+  constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 48U;  // so that they can be counted on
+  if (tokens > kMostTokens) fail(Status::corrupt, "{}: it cannot have read {} tokens", file.path(), tokens);
+  info.tokens = static_cast<std::int64_t>(tokens);
   info.token_hash = number(file, version == 1 ? "token_hash" : "token_xxh3");
   const std::uint64_t pending = number(file, "pending");
   if (pending > static_cast<std::uint64_t>(vocab_size)) {

@@ -286,7 +286,11 @@ TrainingOutcome run_training(LanguageModel& model, BatchSource& source, std::spa
   for (const LearningRateSchedule& extension : options.extensions) extension.check();
   check_curriculum(options.curriculum);
   options.optimizer.check();
-  require(options.accumulate > 0, "accumulate is {}, expected at least 1", options.accumulate);
+  constexpr std::int64_t kMostBatches = 1 << 16;
+  require(options.accumulate > 0 && options.accumulate <= kMostBatches, "accumulate is {}, expected 1 to {}",
+          options.accumulate, kMostBatches);
+  require(options.target_accuracy >= 0 && options.target_accuracy <= 1, "target-accuracy is {}, expected 0 to 1",
+          options.target_accuracy);
   check_keep(options.keep);
   Run run(model, source, validation, options, progress);
   return run.go(stop);

@@ -112,6 +112,7 @@ TEST_F(TrainConfig, EveryFlagMayStandInAFileAndMeansTheSameThere) {
                           {"mlp-width", "40"},
                           {"mlp", "true"},
                           {"gate", "false"},
+                          {"gate-activation", "sigmoid"},
                           {"short-conv", "true"},
                           {"neg-eigval", "true"},
                           {"tie", "true"},
@@ -133,10 +134,22 @@ TEST_F(TrainConfig, EveryFlagMayStandInAFileAndMeansTheSameThere) {
                           {"keep", "3"},
                           {"patience", "50"},
                           {"target-accuracy", "0.99"}};
-  std::set<std::string> covered{
-      "help",         "config",       "out",    "text",       "text-key", "mqar",
-      "lambda",       "model-config", "expand", "state-size", "dt-rank",  // and see below; the last ones are Mamba's
-      "batch-tokens", "preset",       "extend", "init-from"};             // instead of rows; train_resume_test.cpp
+  std::set<std::string> covered{"help",
+                                "config",
+                                "out",
+                                "text",
+                                "text-key",
+                                "mqar",
+                                "lambda",
+                                "model-config",
+                                "expand",
+                                "state-size",
+                                "dt-rank",            // and see below; the last ones are Mamba's
+                                "lambda-bias-start",  // not with a constant one
+                                "batch-tokens",
+                                "preset",
+                                "extend",
+                                "init-from"};  // instead of rows; train_resume_test.cpp
   for (const auto& [name, value] : settings) covered.insert(name);
   EXPECT_EQ(covered, flags_of_train());
 
@@ -163,6 +176,7 @@ TEST_F(TrainConfig, EveryFlagMayStandInAFileAndMeansTheSameThere) {
   EXPECT_EQ(json.at("num_v_heads"), 4);
   EXPECT_EQ(json.at("use_gate"), false);
   EXPECT_EQ(json.at("lamb_bias"), 0.5);
+  EXPECT_EQ(json.at("output_gate_activation"), "sigmoid");
   const std::string recipe = numbers.state.at("recipe");
   for (const char* piece :
        {"rows of 24", "at most 20", "a sequence for each document", "2 batches of 3 rows", "5 steps",
@@ -247,6 +261,10 @@ TEST_F(TrainConfig, ValuesThatMakeNoSenseAreNamed) {
       {{"seq-len", "100000"}, {"6000", "100000"}},
       {{"context-len", "-1"}, {"context", "-1"}},
       {{"accumulate", "0"}, {"accumulate", "0"}},
+      {{"accumulate", "2147483648"}, {"accumulate", "2147483648", "65536"}},
+      {{"target-accuracy", "nan"}, {"target-accuracy", "nan"}},
+      {{"target-accuracy", "1.5"}, {"target-accuracy", "1.5"}},
+      {{"gate-activation", "relu"}, {"--gate-activation", "relu", "sigmoid"}},
       {{"keep", "0"}, {"keep", "0", "at least 1"}},
       {{"keep", "-2"}, {"keep", "-2", "at least 1"}},
       {{"validation-rows", "-1"}, {"-1"}},
@@ -283,9 +301,19 @@ TEST_F(TrainConfig, ValuesThatMakeNoSenseAreNamed) {
   expect_failure(blind, 1, {"--patience", "--validation"});
 }
 
+TEST_F(TrainConfig, WhereTheBiasOfLambdaStarts) {
+  const Words tiny_run = joined({"train", "--text", folder_.file("text")}, tiny_training("4"));
+  static_cast<void>(run_well(joined(tiny_run, {"--out", folder_.file("start"), "--lambda-bias-start", "-0.9"})));
+  const std::string checkpoint = newest_checkpoint(folder_.file("start")).value();
+  EXPECT_EQ(nlohmann::json::parse(read_file(checkpoint + "/config.json")).at("initial_lamb_bias"), 0.9);
+  expect_failure(run_qdelta(joined(tiny_run, {"--out", folder_.file("both"), "--lambda-bias-start", "-0.9",
+                                              "--lambda-bias", "-0.8"})),
+                 1, {"--lambda-bias-start", "constant"});
+}
+
 TEST_F(TrainConfig, LambdaIsForRulesThatHaveIt) {
   for (const char* rule : {"gated_delta", "linear", "mamba"}) {
-    for (const char* flag : {"--lambda", "--lambda-bias"}) {
+    for (const char* flag : {"--lambda", "--lambda-bias", "--lambda-bias-start"}) {
       expect_failure(run_qdelta({"train", "--text", folder_.file("text"), "--out", folder_.file("none"), "--rule", rule,
                                  flag, "0.5"}),
                      1, {"has no lambda"});

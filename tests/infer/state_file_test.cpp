@@ -179,6 +179,12 @@ TEST_F(StateFile, EveryPartIsChecked) {
       refused({folder_.file("changed"), key});
     }
   }
+  for (const char* tokens : {"9223372036854775807", "9223372036854775808", "18446744073709551615"}) {
+    auto metadata = file.metadata();
+    metadata["tokens"] = tokens;
+    written(metadata, "", nullptr);
+    refused({folder_.file("changed"), tokens});
+  }
   auto metadata = file.metadata();
   metadata["version"] = "3";
   written(metadata, "", nullptr);
