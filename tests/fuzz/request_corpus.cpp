@@ -12,11 +12,31 @@ constexpr std::string_view kSeeds[] = {
     R"("stream_options":{"include_usage":true}})",
     R"({"prompt":[1,2],"stop":"x","suffix":"","logit_bias":{},"presence_penalty":0,"ignore_eos":false,"user":null})",
     R"({"messages":[{"role":"user","content":"a"}],"max_tokens":5,"logprobs":true,"top_logprobs":2})",
-    R"({"tokens":[1,2,299],"prompt":"text","add_special_tokens":false})"};
+    R"({"tokens":[1,2,299],"prompt":"text","add_special_tokens":false})",
+    // Prompts of token ids.
+    R"({"prompt":[0,1,2,3,4,5,6,7,8,299],"max_tokens":1,"echo":true,"logprobs":5})",
+    R"({"prompt":[[0],[1,2],[299,298,297]],"n":2,"max_tokens":3,"stop":["a"]})",
+    R"({"tokens":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]})"};
 
-constexpr std::string_view kWords[] = {
-    "1e-999", "-9223372036854775808", "\"stop\":", "\"prompt\":",    "\"n\":", "[[1]]", "[\"a\"]",
-    "300",    "\"logprobs\":",        "\"echo\":", "\"max_tokens\":"};
+constexpr std::string_view kWords[] = {"1e-999",
+                                       "-9223372036854775808",
+                                       "\"stop\":",
+                                       "\"prompt\":",
+                                       "\"n\":",
+                                       "[[1]]",
+                                       "[\"a\"]",
+                                       "299",
+                                       "1,2,",
+                                       "],[",
+                                       "2147483648",
+                                       "-0",
+                                       "1.0",
+                                       "[[]]",
+                                       "\"tokens\":",
+                                       "300",
+                                       "\"logprobs\":",
+                                       "\"echo\":",
+                                       "\"max_tokens\":"};
 
 }  // namespace
 
