@@ -37,12 +37,6 @@ void dispatch_backward(std::int64_t width, const Body& body) {
 
 enum class Gate { none, silu, sigmoid };
 
-template <Gate kGate>
-__device__ float activation(float z) {
-  if constexpr (kGate == Gate::sigmoid) return sigmoid(z);
-  return z * sigmoid(z);
-}
-
 __device__ float norm_weight(float weight) { return fabsf(weight) < kLeastNormWeight ? kLeastNormWeight : weight; }
 
 template <class X, class Y>
@@ -93,7 +87,8 @@ __global__ __launch_bounds__(kBlockThreads) void norm_forward_kernel(NormForward
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       y[i] = x[p][i] * s * norm_weight(w[i]);
-      if constexpr (kGate != Gate::none) y[i] *= activation<kGate>(z[p][i]);
+      if constexpr (kGate == Gate::silu) y[i] *= z[p][i] * sigmoid(z[p][i]);
+      if constexpr (kGate == Gate::sigmoid) y[i] *= sigmoid(z[p][i]);
     }
     a.y.template store<N>(n, first + c, y);
   }
@@ -169,7 +164,8 @@ __global__ __launch_bounds__(
       for (int i = 0; i < N; ++i) {
         const float x = now.x[p][i];
         float e = now.dy[p][i];
-        if constexpr (kGate != Gate::none) e *= activation<kGate>(now.z[p][i]);
+        if constexpr (kGate == Gate::silu) e *= now.z[p][i] * sigmoid(now.z[p][i]);
+        if constexpr (kGate == Gate::sigmoid) e *= sigmoid(now.z[p][i]);
         squares += x * x;
         dot += RmsNorm ? e * x : w[i] * e * x;
       }
