@@ -7,9 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 
 #include "data/checked_json.h"
@@ -74,9 +71,7 @@ void check_alike(const nlohmann::json& now, const nlohmann::json& then, const st
 }  // namespace
 
 nlohmann::json read_baseline(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in || std::filesystem::is_directory(path)) fail(Status::io, "cannot read the baseline {}", path);
-  nlohmann::json report = parse_json(std::string(std::istreambuf_iterator<char>(in), {}), path);
+  nlohmann::json report = read_json_file(path);
   static_cast<void>(times_of(JsonAt(report, path)));  // before anything is measured
   return report;
 }
