@@ -15,7 +15,7 @@ PREFIX ?= /usr/local
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 
-.PHONY: help build demo test test-python wheel bench lint asan tsan soak install dist clean
+.PHONY: help build demo test test-python wheel bench lint asan tsan soak torture install dist clean
 
 help: ## this list
 	@echo "qdelta: a native engine for delta-rule language models. The targets:"
@@ -61,6 +61,10 @@ tsan: ## the tests under the thread sanitizer, built with Clang
 soak: ## ten minutes of 256 clients against the server, some of them hostile: make soak MINUTES=10
 	@scripts/build.sh cpu $(JOBS)
 	@scripts/soak.py --qdelta build/qdelta --minutes $(or $(MINUTES),10)
+
+torture: ## every call that changes files goes wrong once: killed, failed, lost; then the command is run again (minutes)
+	@scripts/build.sh cpu $(JOBS)
+	@tests/torture/torture.py --qdelta build/qdelta --faults build/tests/libtorture_faults.so --jobs $(JOBS)
 
 install: ## install the binary, the library and its header: make install PREFIX=/usr/local
 	@scripts/build.sh cpu $(JOBS)

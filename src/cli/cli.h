@@ -23,5 +23,6 @@ void add_eval(CLI::App& app);
 void add_plot(CLI::App& app);
 void add_analyze(CLI::App& app);
 void add_compare(CLI::App& app);
+void add_verify(CLI::App& app);
 
 }  // namespace qdelta

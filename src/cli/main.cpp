@@ -14,6 +14,7 @@
 
 #include "cli/cli.h"
 #include "cli/help_format.h"
+#include "io/mapping_guard.h"
 
 namespace {
 
@@ -104,6 +105,7 @@ int run(int argc, char** argv) {
   qdelta::add_compare(app);
   qdelta::add_op(app);
   qdelta::add_bench(app);
+  qdelta::add_verify(app);
   qdelta::add_info(app);
   try {
     app.parse(argc, argv);
@@ -126,6 +128,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   // A file that grows beyond `ulimit -f` is then a write that fails, with a message, and not the end of the program.
   std::signal(SIGXFSZ, SIG_IGN);
+  qdelta::install_mapping_guard();
   try {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <memory>
 
@@ -18,7 +18,9 @@
 #include "cli/train_flags.h"
 #include "core/threads.h"
 #include "io/atomic_file.h"
+#include "io/folders.h"
 #include "io/run_log.h"
+#include "io/temporary_name.h"
 #include "model/flops.h"
 #include "plot/figure.h"
 #include "plot/run_figure.h"
@@ -76,13 +78,15 @@ class NewShards {
   NewShards(const NewShards&) = delete;
   NewShards& operator=(const NewShards&) = delete;
 
-  // The same name on every rank.
+  // The same name on every rank. Those of processes that were killed are removed.
   const std::string& choose(const Ranks& ranks) {
-    std::int64_t process = ::getpid();
+    std::array<char, 256> name{};
+    temporary_name("data").copy(name.data(), name.size() - 1);
     if (ranks.communicator() != nullptr) {
-      ranks.communicator()->broadcast(Device{}, std::as_writable_bytes(std::span(&process, 1)), 0);
+      ranks.communicator()->broadcast(Device{}, std::as_writable_bytes(std::span(name)), 0);
     }
-    path_ = (fs::path(run_) / fmt::format("data.unfinished-{}", process)).string();
+    if (first_) remove_leftovers(run_);
+    path_ = (fs::path(run_) / name.data()).string();
     return path_;
   }
   // They take the place of what was there.
@@ -93,6 +97,7 @@ class NewShards {
     fs::remove_all(data, error);
     fs::rename(path_, data, error);
     if (error) fail(Status::io, "cannot rename {} to {}: {}", path_, data.string(), error.message());
+    sync_folder(run_);
   }
 
  private:
@@ -214,8 +219,9 @@ TrainingOutcome train_on(const Ranks& ranks, TrainFlags& flags, const CLI::App& 
     shards.keep();
     if (flags.run.resume && !flags.stored && newest_checkpoint(flags.run.out)) return;  // of version 0.1
     if (flags.stored) return flags.stored->write(flags.run.out);                        // an extension
-    flags.run_file(command, data, ranks.size()).write(flags.run.out);
+    // The run's file comes last: where it is, all that is written here once is there.
     write_whole(config_path(flags.run.out), config_to_json(config).dump(2) + "\n");
+    flags.run_file(command, data, ranks.size()).write(flags.run.out);
   };
   if (ranks.first()) say_what_trains(flags, ranks, model, *data.source);
   Progress progress;

@@ -85,24 +85,6 @@ std::string tokenizer_beside(const std::string& shards) {
   return fs::exists(fs::path(shards) / "qdelta_tokenizer.json") ? shards : "";
 }
 
-std::string fingerprint_of(const TokenDataset& dataset) {
-  return fmt::format("{} tokens in {} documents, {:016x}", dataset.tokens(), dataset.documents(), dataset.contents());
-}
-
-// Of the file as it is, compressed or not.
-std::string fingerprint_of_text(const std::string& path) {
-  const MappedFile file(path);
-  constexpr std::size_t kBlock = std::size_t{1} << 20U;  // the hash of a file depends on it
-  std::span<const std::byte> rest = file.bytes();
-  std::uint64_t hash = 0;
-  while (!rest.empty()) {
-    const std::size_t length = std::min(rest.size(), kBlock);
-    hash = hash_bytes(rest.first(length), hash);
-    rest = rest.subspan(length);
-  }
-  return fmt::format("{} bytes, {:016x}", file.bytes().size(), hash);
-}
-
 void check_flags(const TrainingFlags& flags) {
   const int given = (flags.text.empty() ? 0 : 1) + (flags.data.empty() ? 0 : 1) + (flags.mqar.empty() ? 0 : 1);
   require(given == 1, "give exactly one of --text, --data and --mqar; see qdelta train --help");
@@ -145,6 +127,23 @@ std::unique_ptr<BatchSource> token_source(const std::vector<std::string>& data, 
 }
 
 }  // namespace
+
+std::string fingerprint_of(const TokenDataset& dataset) {
+  return fmt::format("{} tokens in {} documents, {:016x}", dataset.tokens(), dataset.documents(), dataset.contents());
+}
+
+std::string fingerprint_of_text(const std::string& path) {
+  const MappedFile file(path);
+  constexpr std::size_t kBlock = std::size_t{1} << 20U;  // the hash of a file depends on it
+  std::span<const std::byte> rest = file.bytes();
+  std::uint64_t hash = 0;
+  while (!rest.empty()) {
+    const std::size_t length = std::min(rest.size(), kBlock);
+    hash = hash_bytes(rest.first(length), hash);
+    rest = rest.subspan(length);
+  }
+  return fmt::format("{} bytes, {:016x}", file.bytes().size(), hash);
+}
 
 WeightedPath weighted_path(const std::string& text) {
   const std::size_t colon = text.rfind(':');

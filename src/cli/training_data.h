@@ -13,6 +13,7 @@
 namespace qdelta {
 
 struct TrainingFlags;
+class TokenDataset;
 
 // A source of batches, what to validate on, and the tokenizer the ids come from ("" for synthetic tokens).
 struct TrainingData {
@@ -35,6 +36,10 @@ struct ShardFolder {
 
 // Shards that were not made just now are read through, to see that they are whole.
 [[nodiscard]] TrainingData open_data(const TrainingFlags& flags, const ShardFolder& folder);
+
+// What a run knows its data by: of shards, and of a text (of the file as it is, compressed or not).
+[[nodiscard]] std::string fingerprint_of(const TokenDataset& dataset);
+[[nodiscard]] std::string fingerprint_of_text(const std::string& path);
 
 // PATH or PATH:WEIGHT, as in --data. A path that exists is one, whatever it ends with.
 struct WeightedPath {

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "io/atomic_file.h"
+#include "io/folders.h"
 #include "io/parse_json.h"
 #include "io/regular_file.h"
 
@@ -70,9 +71,7 @@ void write_result(const std::string& folder, const Result& result) {
 }
 
 void claim_settings(const std::string& out, const std::map<std::string, std::string>& settings) {
-  std::error_code error;
-  fs::create_directories(out, error);
-  if (error) fail(Status::io, "cannot create {}: {}", out, error.message());
+  make_folders(out);
   const fs::path path = fs::path(out) / kSettings;
   const std::optional<Json> json = read_json(path);
   if (!json) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/fnv1a.h"
@@ -57,5 +58,7 @@ struct ShardEntry {
   std::int64_t documents;
 };
 [[nodiscard]] std::vector<ShardEntry> read_shard_index(const std::string& folder);
+// The same of a text; `label` stands in messages where the path would.
+[[nodiscard]] std::vector<ShardEntry> parse_shard_index(std::string_view text, const std::string& label);
 
 }  // namespace qdelta

@@ -10,6 +10,7 @@
 #include "data/shard_format.h"
 #include "data/shards.h"
 #include "io/atomic_file.h"
+#include "io/folders.h"
 #include "io/mapped_file.h"
 
 namespace qdelta {
@@ -34,9 +35,12 @@ std::vector<ShardEntry> read_shard_index(const std::string& folder) {
          kShardIndexName);
   }
   const MappedFile file(path);
-  const nlohmann::json json =
-      parse_json({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path);
-  const JsonAt top(json, path);
+  return parse_shard_index({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path);
+}
+
+std::vector<ShardEntry> parse_shard_index(std::string_view text, const std::string& label) {
+  const nlohmann::json json = parse_json(text, label);
+  const JsonAt top(json, label);
   if (top.at("format").text() != kFormat) top.at("format").corrupt("must be \"{}\"", kFormat);
   const std::int64_t version = top.at("version").integer(0, INT32_MAX);
   if (version < 1 || version > kShardVersion) {
@@ -45,7 +49,7 @@ std::vector<ShardEntry> read_shard_index(const std::string& folder) {
   std::vector<ShardEntry> entries;
   for (const JsonAt& entry : top.at("shards").elements()) {
     const std::string name = entry.at("file").text();
-    if (name.empty() || fs::path(name).filename() != fs::path(name)) {
+    if (name.empty() || name == "." || name == ".." || fs::path(name).filename() != fs::path(name)) {
       entry.at("file").corrupt("must be the name of a file in the same folder");
     }
     entries.push_back(
@@ -61,15 +65,15 @@ ShardWriter::ShardWriter(Options options)
   require(options_.shard_tokens > 0 && options_.shard_tokens <= kMostTokens,
           "a shard can be told to have from 1 to {} tokens, not {}", kMostTokens, options_.shard_tokens);
   const fs::path folder = options_.folder;
+  make_folders(options_.folder);
   std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) fail(Status::io, "cannot make the folder {}: {}", options_.folder, error.message());
   const fs::path index = folder / kShardIndexName;
   if (!fs::exists(index, error)) return;
   require(options_.replace, "{} holds token shards already; choose another folder, or --force to replace them",
           options_.folder);
   // First of all, so that it never lists shards of two runs.
   if (!fs::remove(index, error) || error) fail(Status::io, "cannot remove {}: {}", index.string(), error.message());
+  sync_folder(options_.folder);
 }
 
 void ShardWriter::add(std::span<const std::int32_t> document) {

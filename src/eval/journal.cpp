@@ -10,6 +10,7 @@
 #include "data/checked_json.h"
 #include "eval/data_file.h"
 #include "io/folder_lock.h"
+#include "io/run_log.h"
 
 namespace qdelta::eval {
 
@@ -26,12 +27,19 @@ Journal::Journal(const std::string& path, const std::string& key, bool restart) 
   if (text.empty()) write({{"journal", "qdelta eval"}, {"key", key}});
 }
 
-void Journal::read(const std::string& text, const std::string& key) {
+void Journal::read(std::string& text, const std::string& key) {
   std::int64_t number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = text.find('\n', begin);
     const std::string label = fmt::format("{}: line {}", path_, ++number);
-    const nlohmann::json line = parse_json(std::string_view(text).substr(begin, end - begin), label);
+    nlohmann::json line;
+    try {
+      line = parse_json(std::string_view(text).substr(begin, end - begin), label);
+    } catch (const Error&) {
+      if (end + 1 < text.size()) throw;
+      text.resize(begin);  // the last one is damaged: what it had is computed again
+      return;
+    }
     const JsonAt at(line, label);
     begin = end + 1;
     if (number == 1) {
@@ -59,15 +67,7 @@ void Journal::add(const std::string& task, std::int64_t index, const nlohmann::j
   results_[{task, index}] = result;
 }
 
-void Journal::write(const nlohmann::json& line) {
-  const std::string text = line.dump() + "\n";
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t wrote = ::write(file_.get(), text.data() + done, text.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) fail(Status::io, "cannot write {}: {}", path_, reason_of(errno));
-    done += static_cast<std::size_t>(wrote);
-  }
-}
+void Journal::write(const nlohmann::json& line) { append_whole(file_, line.dump() + "\n", path_); }
 
 void Journal::remove() {
   if (!file_) return;

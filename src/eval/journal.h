@@ -30,7 +30,7 @@ class Journal {
   void remove();
 
  private:
-  void read(const std::string& text, const std::string& key);
+  void read(std::string& text, const std::string& key);
   void write(const nlohmann::json& line);
 
   std::string path_;

@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <cstdint>
 #include <filesystem>
+#include <mutex>
+#include <set>
+#include <utility>
 
 #include "core/error.h"
+#include "io/temporary_name.h"
 
 namespace qdelta {
 namespace {
@@ -19,7 +21,19 @@ constexpr int kAttempts = 1000;  // at a free name for the temporary; leftovers 
 constexpr int kLinks = 40;       // one after the other, as many as the system itself follows
 constexpr std::size_t kLargestWrite = std::size_t{1} << 30;  // some systems refuse more than 2 GiB in one call
 
-std::atomic<std::uint64_t> temporaries_made{0};
+// The first time that a process writes into a folder it removes what others have left there: they are no more, and
+// nobody else would.
+void tidy_once(const FileDescriptor& folder, const std::string& path) {
+  static std::mutex mutex;
+  static std::set<std::pair<dev_t, ino_t>> tidied;
+  struct stat info {};
+  if (::fstat(folder.get(), &info) != 0) return;
+  {
+    const std::lock_guard lock(mutex);
+    if (!tidied.emplace(info.st_dev, info.st_ino).second) return;
+  }
+  remove_leftovers(path);
+}
 
 // Where a path leads, link by link; the end need not be there.
 std::string end_of_links(const std::string& path) {
@@ -54,8 +68,9 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path) {
     fail(Status::io, "cannot write {}: {}", path, S_ISDIR(info.st_mode) ? reason_of(EISDIR) : "it is no regular file");
   }
 
+  tidy_once(folder_, folder);
   for (int attempt = 0; attempt < kAttempts && !file_; ++attempt) {
-    temporary_ = fmt::format(".qdelta-{}-{}.tmp", ::getpid(), temporaries_made++);
+    temporary_ = temporary_name();
     // Mode 0666 leaves the permissions to the umask, as for any file a program writes; mkstemp would force 0600.
     file_ = FileDescriptor(::openat(folder_.get(), temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (!file_ && errno != EEXIST) break;

@@ -1,6 +1,6 @@
 // Writing a file so that others see either the old one or the whole new one.
 //
-//   create   .qdelta-<process>-<number>.tmp in the target's folder
+//   create   a temporary in the target's folder (temporary_name.h); those of dead processes are removed there
 //   write    any number of times
 //   commit   fsync the temporary, rename it over the target, fsync the folder
 //

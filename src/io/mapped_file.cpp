@@ -23,19 +23,24 @@ MappedFile::MappedFile(const std::string& path) {
   if (address == MAP_FAILED) fail(Status::io, "cannot map {} ({} bytes): {}", path, size, reason_of(errno));
   data_ = static_cast<std::byte*>(address);
   size_ = size;
+  guard_ = GuardedMapping(address, size, path);
 }
 
 MappedFile::~MappedFile() {
+  guard_ = {};  // the addresses may be another's as soon as they are free
   if (data_ != nullptr) ::munmap(data_, size_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      guard_(std::move(other.guard_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   // What this one held goes to `other` and is unmapped with it.
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(guard_, other.guard_);
   return *this;
 }
 

@@ -5,11 +5,14 @@
 #include <span>
 #include <string>
 
+#include "io/mapping_guard.h"
+
 namespace qdelta {
 
 // Maps a whole file; pages are read when they are touched. The mapping starts at a page boundary, so an offset in the
 // file that is a multiple of 64 is an address that is one too. Whoever shortens the file while it is mapped makes a
-// later read of the missing pages fatal (SIGBUS): replace files by rename, as AtomicFile does, never in place.
+// later read of the missing pages fatal (io/mapping_guard.h): replace files by rename, as AtomicFile does, never in
+// place.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -26,6 +29,7 @@ class MappedFile {
  private:
   std::byte* data_ = nullptr;  // munmap wants it without const
   std::size_t size_ = 0;
+  GuardedMapping guard_;
 };
 
 }  // namespace qdelta

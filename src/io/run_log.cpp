@@ -109,8 +109,9 @@ struct LogLine {
   RunRecord record;
 };
 
-// The lines of a log with their records; empty lines and a last one cut short are left out.
-std::vector<LogLine> lines_of(std::string_view contents, const std::string& path) {
+// The lines of a log with their records; empty lines and a last one cut short are left out. With `damage` a last line
+// that is whole but no record is left out, too, and what is wrong with it is stored there.
+std::vector<LogLine> lines_of(std::string_view contents, const std::string& path, std::string* damage = nullptr) {
   std::vector<LogLine> lines;
   std::size_t number = 0;
   for (std::size_t at = 0; at < contents.size();) {
@@ -123,7 +124,10 @@ std::vector<LogLine> lines_of(std::string_view contents, const std::string& path
     try {
       lines.push_back({text, record_of(text)});
     } catch (const Error& error) {
-      if (complete) fail(Status::corrupt, "line {} of the log {}: {}", number, path, error.what());
+      if (!complete) continue;
+      const std::string problem = fmt::format("line {} of the log {}: {}", number, path, error.what());
+      if (damage == nullptr || at < contents.size()) fail(Status::corrupt, "{}", problem);
+      *damage = problem;
     }
   }
   return lines;
@@ -197,12 +201,15 @@ RunLog RunLog::create(const std::string& path) {
   return {path, 0};
 }
 
-RunLog RunLog::resume(const std::string& path, std::int64_t step) {
+RunLog RunLog::resume(const std::string& path, std::int64_t step, const std::function<void(const std::string&)>& say) {
   require(step >= 0, "cannot resume the log {} after step {}: steps count from 1", path, step);
   const std::string before = read_text_file_if_there(path).value_or("");
   std::string kept;
   std::int64_t last_step = 0;
-  for (const LogLine& line : lines_of(before, path)) {
+  std::string damage;
+  const std::vector<LogLine> lines = lines_of(before, path, &damage);
+  if (!damage.empty() && say) say(damage + "\nThat is its last line, which is damaged; it is removed.");
+  for (const LogLine& line : lines) {
     if (line.record.step > step) continue;
     kept.append(line.text).push_back('\n');
     last_step = std::max(last_step, line.record.step);
@@ -227,6 +234,10 @@ void RunLog::append(const RunRecord& record) {
           record.step);
   append_whole(file_, line_of(record), path_);
   last_step_ = record.step;
+}
+
+void RunLog::sync() const {
+  if (::fsync(file_.get()) != 0) fail(Status::io, "cannot flush {} to disk: {}", path_, reason_of(errno));
 }
 
 }  // namespace qdelta

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -57,11 +58,15 @@ class RunLog {
   // For a new run. Throws Error(invalid_argument) if there already is a log with lines in it: it is someone's run.
   [[nodiscard]] static RunLog create(const std::string& path);
   // For a run that goes on after `step`: lines of later steps, and one that a crash cut short, are removed first. The
-  // file is replaced as a whole, so that no moment leaves it half cut. A missing log is made.
-  [[nodiscard]] static RunLog resume(const std::string& path, std::int64_t step);
+  // file is replaced as a whole, so that no moment leaves it half cut. A missing log is made. A last line that is
+  // damaged is removed as well, and `say` gets a sentence about it.
+  [[nodiscard]] static RunLog resume(const std::string& path, std::int64_t step,
+                                     const std::function<void(const std::string&)>& say = {});
 
   // Steps must rise. Throws Error(io) if the line cannot be written.
   void append(const RunRecord& record);
+  // Flushes what was appended to disk. Throws Error(io).
+  void sync() const;
 
  private:
   RunLog(std::string path, std::int64_t last_step);

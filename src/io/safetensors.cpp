@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "io/safetensors_checksum.h"
 #include "io/untrusted_text.h"
 
 namespace qdelta {
@@ -82,6 +83,7 @@ void SafetensorsFile::read(std::span<const std::byte> bytes) {
     names_.push_back(std::move(entry.name));
   }
   metadata_ = std::move(header.metadata);
+  if (auto own = metadata_.extract(kChecksumKey)) checksum_ = std::move(own.mapped());
 }
 
 ConstTensorView SafetensorsFile::view(std::string_view name) const {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,7 +32,11 @@ class SafetensorsFile {
   // Row-major and aligned to the element size. Throws Error(invalid_argument) when there is no such tensor,
   // with the names that come near.
   [[nodiscard]] ConstTensorView view(std::string_view name) const;
+  // Without the checksum.
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const noexcept { return metadata_; }
+  // Reads all of it and compares it with its checksum (io/safetensors_checksum.h): Error(corrupt) where they differ,
+  // false where it has none. `threads` as for thread_count().
+  bool verify(int threads = 0) const;
 
  private:
   SafetensorsFile() = default;
@@ -42,6 +47,7 @@ class SafetensorsFile {
   std::vector<std::string> names_;
   std::map<std::string, ConstTensorView, std::less<>> tensors_;
   std::map<std::string, std::string> metadata_;
+  std::optional<std::string> checksum_;
 };
 
 struct NamedTensor {
@@ -51,7 +57,8 @@ struct NamedTensor {
 
 // Writes a file whose data starts at a multiple of 64 and in which every tensor is aligned to its element size: in the
 // order given where that allows it, else sorted by element size, largest first, then by name. The file appears whole or
-// not at all (AtomicFile), and is never whole in memory; a view that is not row-major is copied, one at a time.
+// not at all (AtomicFile), and is never whole in memory; a view that is not row-major is copied. A checksum is added to
+// the metadata (io/safetensors_checksum.h).
 // Throws Error(invalid_argument) for names that are taken twice, reserved or not UTF-8, and Error(io).
 void write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata = {});

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <set>
+#include <utility>
 
 #include "core/error.h"
 #include "core/memory.h"
 #include "io/atomic_file.h"
 #include "io/safetensors.h"
+#include "io/safetensors_checksum.h"
 #include "io/untrusted_text.h"
 
 namespace qdelta {
@@ -39,6 +41,17 @@ std::vector<Piece> checked(const std::string& path, std::span<const NamedTensor>
     pieces.push_back({&tensor, *bytes});
   }
   return pieces;
+}
+
+// Views that are not row-major as copies that are.
+std::vector<NamedTensor> row_major(std::span<const NamedTensor> tensors, std::vector<Tensor>& copies) {
+  std::vector<NamedTensor> rows(tensors.begin(), tensors.end());
+  for (NamedTensor& tensor : rows) {
+    if (tensor.view.shape.elements() == 0 || tensor.view.contiguous()) continue;
+    copies.push_back(converted(tensor.view, tensor.view.dtype));
+    tensor.view = std::as_const(copies.back()).view();
+  }
+  return rows;
 }
 
 bool aligned(const std::vector<Piece>& pieces) {
@@ -95,21 +108,21 @@ std::string header_of(const std::string& path, const std::vector<Piece>& pieces,
 
 void write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata) {
-  std::vector<Piece> pieces = checked(path, tensors);
+  require(!metadata.contains(kChecksumKey), "cannot write {}: the metadata key \"{}\" is taken by the checksum", path,
+          kChecksumKey);
+  static_cast<void>(checked(path, tensors));
+  std::vector<Tensor> copies;
+  const std::vector<NamedTensor> rows = row_major(tensors, copies);
+  std::vector<Piece> pieces = checked(path, rows);
   if (!aligned(pieces)) sort_by_alignment(pieces);
-  const std::string header = header_of(path, pieces, metadata);
+  std::map<std::string, std::string> sealed = metadata;
+  sealed[kChecksumKey] = safetensors_checksum(rows, metadata);
+  const std::string header = header_of(path, pieces, sealed);
 
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(header)));
   for (const Piece& piece : pieces) {
-    const ConstTensorView& view = piece.tensor->view;
-    if (piece.bytes == 0) continue;
-    if (view.contiguous()) {
-      file.write({view.data, static_cast<std::size_t>(piece.bytes)});
-    } else {
-      const Tensor copy = converted(view, view.dtype);
-      file.write({copy.data(), copy.bytes()});
-    }
+    if (piece.bytes > 0) file.write({piece.tensor->view.data, static_cast<std::size_t>(piece.bytes)});
   }
   file.commit();
 }

@@ -8,6 +8,7 @@
 
 #include "core/half.h"
 #include "io/atomic_file.h"
+#include "io/folders.h"
 #include "io/parse_json.h"
 #include "io/safetensors.h"
 #include "io/untrusted_text.h"
@@ -58,10 +59,10 @@ std::string list(const std::vector<std::string>& names) {
   return out;
 }
 
-void write_text(const fs::path& path, const std::string& text) {
-  AtomicFile file(path.string());
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
+// It is compared with the tensors before there is memory for a model: a wrong config.json may ask for any amount of it.
+ParameterLayout layout_of(const std::string& folder) {
+  if (!fs::is_directory(folder)) fail(Status::io, "{} is not a folder; a model is a folder with config.json", folder);
+  return ParameterLayout(load_config(folder));
 }
 
 }  // namespace
@@ -84,22 +85,17 @@ std::set<std::string> shards_of_index(const nlohmann::json& json, const std::str
   return names;
 }
 
-std::unique_ptr<LanguageModel> load_model(const std::string& folder) {
-  if (!fs::is_directory(folder)) fail(Status::io, "{} is not a folder; a model is a folder with config.json", folder);
-  // The layout is compared before there is memory for a model: a wrong config.json may ask for any amount of it.
-  const ParameterLayout layout(load_config(folder));
-  const std::vector<SafetensorsFile> files = open_weights(folder);
+ModelFiles::ModelFiles(const std::string& folder) : layout_(layout_of(folder)), files_(open_weights(folder)) {
   std::map<std::string, ConstTensorView> found;
-  for (const SafetensorsFile& file : files) {
+  for (const SafetensorsFile& file : files_) {
     for (const std::string& name : file.names()) found[name] = file.view(name);
   }
   // A tied head may be in the file all the same; it is the embedding.
-  if (layout.config.tie_word_embeddings) found.erase("lm_head.weight");
+  if (layout_.config.tie_word_embeddings) found.erase("lm_head.weight");
 
   std::vector<std::string> missing;
   std::vector<std::string> misshapen;
-  std::vector<std::pair<Slot, ConstTensorView>> parameters;
-  for (const NamedSlot& tensor : layout.tensors) {
+  for (const NamedSlot& tensor : layout_.tensors) {
     const auto at = found.find(tensor.name);
     if (at == found.end()) {
       missing.push_back(tensor.name + " " + tensor.slot.shape.text());
@@ -112,7 +108,7 @@ std::unique_ptr<LanguageModel> load_model(const std::string& folder) {
         fail(Status::unsupported, "{}: {} is {}; parameters may be F32, BF16 or F16", folder, tensor.name,
              name_of(dtype));
       }
-      parameters.emplace_back(tensor.slot, at->second);
+      parameters_.emplace_back(tensor.slot, at->second);
     }
     if (at != found.end()) found.erase(at);
   }
@@ -123,25 +119,34 @@ std::unique_ptr<LanguageModel> load_model(const std::string& folder) {
   if (!misshapen.empty()) trouble += "\nof another shape:" + list(misshapen);
   if (!unknown.empty()) trouble += "\nunknown:" + list(unknown);
   if (!trouble.empty()) fail(Status::corrupt, "the tensors in {} do not fit its config.json{}", folder, trouble);
+}
 
-  auto model = std::make_unique<LanguageModel>(layout.config);
-  for (const auto& [slot, view] : parameters) {
+bool ModelFiles::verify() const {
+  bool all = true;
+  for (const SafetensorsFile& file : files_) all = file.verify() && all;
+  return all;
+}
+
+std::unique_ptr<LanguageModel> ModelFiles::load() const {
+  verify();
+  auto model = std::make_unique<LanguageModel>(layout_.config);
+  for (const auto& [slot, view] : parameters_) {
     copy_values(view, model->parameters().subspan(static_cast<std::size_t>(slot.offset),
                                                   static_cast<std::size_t>(slot.shape.elements())));
   }
   return model;
 }
 
+std::unique_ptr<LanguageModel> load_model(const std::string& folder) { return ModelFiles(folder).load(); }
+
 void save_model(const std::string& folder, const LanguageModel& model) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) fail(Status::io, "cannot create {}: {}", folder, error.message());
+  make_folders(folder);
   std::vector<NamedTensor> tensors;
   for (const NamedSlot& tensor : model.layout().tensors) {
     tensors.push_back({tensor.name, tensor.slot.in(model.parameters())});
   }
   write_safetensors((fs::path(folder) / "model.safetensors").string(), tensors, {{"format", "pt"}});
-  write_text(fs::path(folder) / "config.json", config_to_json(model.config()).dump(1) + "\n");
+  write_whole((fs::path(folder) / "config.json").string(), config_to_json(model.config()).dump(1) + "\n");
 }
 
 }  // namespace qdelta

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "io/folder_lock.h"
+#include "io/folders.h"
 #include "io/run_log.h"
 #include "model/flops.h"
 #include "train/tensorboard.h"
@@ -98,29 +99,29 @@ class Run {
 
   // Finds out where to start, and opens the log there.
   void open() {
-    std::error_code error;
-    fs::create_directories(options_.out, error);
-    if (error) fail(Status::io, "cannot create {}: {}", options_.out, error.message());
+    make_folders(options_.out);
     lock_ = lock_folder(options_.out);
     const std::string log = (fs::path(options_.out) / kRunLogName).string();
+    const auto say = [this](const std::string& text) { progress_.message(text); };
     const std::optional<std::string> checkpoint = newest_checkpoint(options_.out);
     state_.recipe = options_.recipe;
     if (!checkpoint) {
       // A run that was killed before its first checkpoint left nothing to go on from.
-      log_ = options_.resume ? RunLog::resume(log, 0) : RunLog::create(log);
+      log_ = options_.resume ? RunLog::resume(log, 0, say) : RunLog::create(log);
       if (options_.on_start) options_.on_start();
       return;
     }
     require(options_.resume, "{} already holds a run ({}); pass --resume to go on with it, or another --out",
             options_.out, fs::path(*checkpoint).filename().string());
     trainer_.hold_state();
-    state_ = load_checkpoint(*checkpoint, model_, trainer_.state());
-    resumed_ = *checkpoint;
+    const ResumedCheckpoint found = load_newest_checkpoint(options_.out, model_, trainer_.state(), say);
+    state_ = found.state;
+    resumed_ = found.folder;
     require(state_.recipe == options_.recipe,
             "the run in {} was started with other settings:\n  {}\nthan it is resumed with:\n  {}", options_.out,
             state_.recipe, options_.recipe);
     progress_.message(fmt::format("Resumed {} at step {}.", options_.out, state_.step));
-    log_ = RunLog::resume(log, state_.step);
+    log_ = RunLog::resume(log, state_.step, say);
     if (options_.on_start) options_.on_start();
   }
 
@@ -249,6 +250,7 @@ class Run {
     trainer_.download();
     std::string folder;
     if (first_rank()) {
+      log_->sync();  // a checkpoint must not outlive the lines of its steps
       folder = save_checkpoint(options_.out, model_, trainer_.state(), state_, options_.keep, options_.tokenizer);
     }
     trainer_.release_state();

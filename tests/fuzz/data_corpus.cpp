@@ -1,9 +1,5 @@
-// What fuzz_data.cpp starts from: shards, tokenizers and SentencePiece models, with the byte in front that says which.
-#include <cstddef>
-#include <cstdint>
-
+// What fuzz_data.cpp starts from: tokenizers and SentencePiece models, with the byte in front that says which.
 #include "corpus.h"
-#include "data/shard_format.h"
 
 namespace {
 
@@ -53,23 +49,6 @@ constexpr std::string_view kWords[] = {"1e9",
                                        "\"Split\"",
                                        "<0x0A>"};
 
-// A shard of so many documents of up to five tokens.
-std::string shard(std::uint32_t vocab_size, std::size_t documents) {
-  qdelta::ShardHeader header;
-  header.width = qdelta::shard_token_width(static_cast<std::int32_t>(vocab_size));
-  header.vocab_size = vocab_size;
-  header.documents = documents;
-  std::vector<std::uint64_t> offsets{0};
-  for (std::size_t i = 0; i < documents; ++i) offsets.push_back(offsets.back() + 1 + i % 5);
-  header.tokens = offsets.back();
-  const std::string tokens(qdelta::shard_data_bytes(header.tokens, header.width), '\0');
-  header.checksum = qdelta::shard_checksum(header, offsets);
-  header.token_checksum = qdelta::shard_token_checksum(header.version, std::as_bytes(std::span(tokens)));
-  std::string file(reinterpret_cast<const char*>(&header), sizeof(header));
-  file += tokens;
-  return file.append(reinterpret_cast<const char*>(offsets.data()), offsets.size() * sizeof(offsets[0]));
-}
-
 // A field of a protocol buffer: a number, or bytes.
 std::string number_field(int field, int value) { return {static_cast<char>(field * 8), static_cast<char>(value)}; }
 std::string bytes_field(int field, const std::string& bytes) {
@@ -87,13 +66,6 @@ std::string sentencepiece_model() {
 
 std::vector<std::string> qdelta::fuzz::seeds() {
   std::vector<std::string> all;
-  struct Shape {
-    std::uint32_t vocab_size;
-    std::size_t documents;
-  };
-  for (const Shape shape : {Shape{10, 1}, Shape{65536, 3}, Shape{65537, 7}, Shape{1000, 0}}) {
-    all.push_back(std::string(1, '\0').append(shard(shape.vocab_size, shape.documents)));
-  }
   for (const std::string_view tokenizer : kTokenizers) all.push_back(std::string(1, '\1').append(tokenizer));
   all.push_back(std::string(1, '\2').append(sentencepiece_model()));
   return all;

@@ -143,6 +143,18 @@ TEST_F(StateFile, DamageIsNamed) {
   });
 }
 
+TEST_F(StateFile, AWrongBitAnywhereIsSeen) {
+  const std::string good = read_file(path_);
+  Random random(11);
+  for (int i = 0; i < 300; ++i) {
+    const auto bit = static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(good.size()) * 8 - 1));
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
+    write_file(path_, bad);
+    EXPECT_THROW(static_cast<void>(load(*model_)), Error) << "bit " << bit;
+  }
+}
+
 TEST_F(StateFile, EveryPartIsChecked) {
   const SafetensorsFile file = SafetensorsFile::open(path_);
   const auto written = [&](const std::map<std::string, std::string>& metadata, const std::string& changed,

@@ -170,6 +170,25 @@ TEST_F(RunLogTest, AnyOtherBadLineIsAnErrorThatNamesIt) {
   expect_error(Status::corrupt, {"line 1", path_, "nested"}, [&] { return read_run_log(path_); });
 }
 
+TEST_F(RunLogTest, ADamagedLastLineIsRemovedWithAWord) {
+  write_steps(3);
+  const std::string whole = read_file(path_);
+  std::string damaged = whole;
+  damaged[whole.find("{\"step\":3")] ^= 1;
+  write_file(path_, damaged);
+  expect_error(Status::corrupt, {"line 3", path_}, [&] { return read_run_log(path_); });
+  std::string said;
+  RunLog log = RunLog::resume(path_, 2, [&](const std::string& text) { said += text; });
+  EXPECT_NE(said.find("line 3 of the log " + path_), std::string::npos) << said;
+  EXPECT_NE(said.find("removed"), std::string::npos) << said;
+  log.append(record(3));
+  log.sync();
+  EXPECT_EQ(read_file(path_), whole);
+  said.clear();
+  static_cast<void>(RunLog::resume(path_, 3, [&](const std::string& text) { said += text; }));
+  EXPECT_EQ(said, "");
+}
+
 TEST_F(RunLogTest, LogsOfOthersAreReadAsFarAsTheyGo) {
   write_file(path_, "{\"step\": 1000.0, \"loss\": 2, \"host\": \"a\", \"lr_group_1\": 0.5, \"bad\": null}\r\n\n  \n");
   const RunRecord read = read_run_log(path_).at(0);

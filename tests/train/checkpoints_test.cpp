@@ -1,8 +1,30 @@
 // Checkpoints of a run: how many are kept, which is the newest, and what is said of a damaged one.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
 
 #include "io/safetensors.h"
 #include "training_case.h"
+
+namespace {
+
+int fail_folder_flushes_after = -1;  // so many succeed; negative: all
+
+}  // namespace
+
+// In place of libc's, for the whole program: flushes of folders fail when a test says so.
+extern "C" int fsync(int file) {
+  struct stat info {};
+  if (fail_folder_flushes_after >= 0 && ::fstat(file, &info) == 0 && S_ISDIR(info.st_mode) &&
+      fail_folder_flushes_after-- == 0) {
+    errno = EIO;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_fsync, file));
+}
 
 namespace qdelta::testing {
 namespace {
@@ -133,6 +155,7 @@ TEST_F(Checkpoints, ADamagedStateIsNamed) {
   const std::string path = folder + "/state.json";
   const nlohmann::json good = nlohmann::json::parse(read_file(path));
   for (const auto& [key, value] : good.items()) {
+    if (key == "xxh3") continue;
     nlohmann::json changed = good;
     changed.erase(key);
     write_file(path, changed.dump());
@@ -195,6 +218,109 @@ TEST_F(Checkpoints, WhatCannotBeWrittenIsNamedAndLeavesNothing) {
   write_file(folder_.file("file"), "");
   const std::string bad = folder_.file("file");
   expect_error(Status::io, {bad}, [&] { return save_checkpoint(bad, model_, optimizer_, state, 1, ""); });
+}
+
+// Checkpoints of version 0.1 have no checksums.
+TEST_F(Checkpoints, WithoutChecksumsTheyLoadAsEver) {
+  const std::string folder = save(1);
+  nlohmann::json state = nlohmann::json::parse(read_file(folder + "/state.json"));
+  state.erase("xxh3");
+  write_file(folder + "/state.json", state.dump());
+  for (const char* name : {"/model.safetensors", "/optimizer.safetensors"}) {
+    std::string file = read_file(folder + name);
+    const std::string key = "\"qdelta.xxh3\":\"xxh3:";
+    const std::size_t at = file.find(key);
+    ASSERT_NE(at, std::string::npos);
+    EXPECT_TRUE(verify_checkpoint(folder) || name[1] == 'o');
+    file.replace(at, key.size() + 17, R"("somebody":"012345678901234567890123")");
+    write_file(folder + name, file);
+  }
+  EXPECT_EQ(load(folder).step, 1);
+  EXPECT_FALSE(verify_checkpoint(folder));
+}
+
+TEST_F(Checkpoints, AWrongBitAnywhereIsSeen) {
+  Random random(7);
+  for (float& value : optimizer_.m()) value = static_cast<float>(random.normal());
+  const std::string folder = save(1);
+  EXPECT_TRUE(verify_checkpoint(folder));
+  for (const char* name : {"/model.safetensors", "/optimizer.safetensors", "/state.json"}) {
+    const std::string good = read_file(folder + name);
+    for (int i = 0; i < (quick() ? 10 : 30); ++i) {
+      const auto bit = static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(good.size()) * 8 - 1));
+      // What stands between the words of JSON has no meaning.
+      if (std::string_view(" \n").find(good[bit / 8]) != std::string_view::npos && name[1] == 's') continue;
+      std::string bad = good;
+      bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
+      write_file(folder + name, bad);
+      EXPECT_THROW(static_cast<void>(load(folder)), Error) << name << ", bit " << bit;
+      EXPECT_THROW(static_cast<void>(verify_checkpoint(folder)), Error) << name << ", bit " << bit;
+    }
+    write_file(folder + name, good);
+  }
+}
+
+class DamagedCheckpoints : public Checkpoints {
+ protected:
+  ResumedCheckpoint resume() {
+    said_.clear();
+    return load_newest_checkpoint(run_, model_, optimizer_, [&](const std::string& text) { said_ += text; });
+  }
+  static void damage(const std::string& path) {
+    std::string file = read_file(path);
+    file[file.size() / 2] = static_cast<char>(file[file.size() / 2] ^ 4);
+    write_file(path, file);
+  }
+  std::string said_;
+};
+
+TEST_F(DamagedCheckpoints, TheOneBeforeIsTaken) {
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.json", "config.json"}) {
+    fs::remove_all(run_);
+    const std::string first = save(1, 3);
+    model_.parameters()[0] += 1;
+    const std::string second = save(2, 3);
+    const std::string third = save(3, 3);
+    damage(third + "/" + name);
+    fs::remove(second + "/optimizer.safetensors");
+    const ResumedCheckpoint found = resume();
+    EXPECT_EQ(found.folder, first);
+    EXPECT_EQ(found.state.step, 1);
+    for (const char* piece : {"step-00000003 is damaged", "step-00000002 is damaged", "goes on from step-00000001"}) {
+      EXPECT_NE(said_.find(piece), std::string::npos) << said_;
+    }
+    EXPECT_NE(said_.find(third + "/" + name), std::string::npos) << said_;
+    // Nobody takes them for checkpoints any more, and the one that is whole is not pushed out.
+    EXPECT_EQ(names(), (Names{"step-00000001", "step-00000002.damaged", "step-00000003.damaged"}));
+    EXPECT_EQ(newest_checkpoint(run_), first);
+  }
+}
+
+TEST_F(DamagedCheckpoints, WhereAllAreDamagedNothingIsTouched) {
+  const std::string only = save(1);
+  damage(only + "/model.safetensors");
+  expect_error(Status::corrupt, {only, "damaged"}, [&] { return resume(); });
+  EXPECT_EQ(names(), (Names{"step-00000001"}));
+  EXPECT_EQ(said_, "");
+}
+
+TEST_F(DamagedCheckpoints, WhatIsWholeIsTakenInSilence) {
+  static_cast<void>(save(1));
+  EXPECT_EQ(resume().folder, save(2));
+  EXPECT_EQ(said_, "");
+}
+
+// The folder of checkpoints cannot be flushed: the new one may be gone after a power cut.
+TEST_F(Checkpoints, AFailedFlushOfTheFolderKeepsTheOlderOne) {
+  static_cast<void>(save(1, 1));
+  fail_folder_flushes_after = 0;
+  for (const auto& entry : fs::directory_iterator(run_ + "/checkpoints/step-00000001")) {
+    if (entry.is_regular_file()) ++fail_folder_flushes_after;  // each is followed by a flush of its folder
+  }
+  ++fail_folder_flushes_after;  // the new folder's name
+  expect_error(Status::io, {run_ + "/checkpoints", "flushed"}, [&] { return save(2, 1); });
+  fail_folder_flushes_after = -1;
+  EXPECT_EQ(names(), (Names{"step-00000001", "step-00000002"}));
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ inline Numbers numbers_of(const std::string& run) {
   numbers.moments = contents(folder + "/optimizer.safetensors");
   numbers.state = nlohmann::json::parse(contents(folder + "/state.json"));
   numbers.state.erase("seconds");
+  numbers.state.erase("xxh3");  // of the seconds, too
   for (const RunRecord& r : read_run_log(log_of(run))) {
     numbers.log.push_back(fmt::format("{} {} {:a} {:a} {:a} {:a} {}", r.step, r.tokens, r.loss,
                                       r.validation_loss.value_or(-1), r.gradient_norm, r.learning_rate, r.skipped));
