@@ -125,8 +125,8 @@ std::optional<Owner> owner_of(std::string_view name) {
 std::string temporary_name(std::string_view word) {
   static std::atomic<std::uint64_t> made{0};
   const Owner owner = self();
-  return fmt::format("{}{}{:08x}-{:08x}-{}-{}-{}-{}{}", word, kNamePrefix, owner.host, owner.boot, owner.space, owner.process,
-                     owner.start, made++, kNameSuffix);
+  return fmt::format("{}{}{:08x}-{:08x}-{}-{}-{}-{}{}", word, kNamePrefix, owner.host, owner.boot, owner.space,
+                     owner.process, owner.start, made++, kNameSuffix);
 }
 
 bool is_leftover(const std::string& name) {

@@ -128,7 +128,7 @@ TEST_F(Verify, AShardThatIsShortenedWhileItIsReadIsNamed) {
       run_well({"tokenize", "--tokenizer", "bytes", "--out", folder_.file("tokens"), folder_.file("text")}));
   const std::string shard = folder_.file("tokens/tokens-00000.qdt");
   Program program(
-      joined({"train", "--data", folder_.file("tokens"), "--out", folder_.file("short")}, tiny_training("1000000")));
+      joined({"train", "--data", folder_.file("tokens"), "--out", folder_.file("short")}, tiny_training("20000")));
   ASSERT_TRUE(wait_until([&] { return lines_in(log_of(folder_.file("short"))) > 1; }));
   fs::resize_file(shard, 0);
   const RunResult result = program.wait_at_most(std::chrono::seconds(60));
