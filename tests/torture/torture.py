@@ -5,7 +5,7 @@ before it or half-way through it, it fails with ENOSPC or EIO, or the power is c
 but for times; nothing else may lie about.
 
     tests/torture/torture.py --qdelta build/qdelta --faults build/libtorture_faults.so [--command train] [--mode lost]
-        [--at 17] [--sample 40] [--jobs 2]
+        [--at 17] [--first 17] [--sample 40] [--jobs 2]
 """
 
 import argparse
@@ -148,12 +148,13 @@ class Torture:
             with open(log, encoding="utf-8") as file:
                 calls = [line.split(" ", 2) for line in file.read().splitlines()]
             if name == "train":
-                flushed = [int(number) for number, call, path in calls if call == "fsync" and path.endswith("/run/checkpoints")]
-                self.first_checkpoint = flushed[0]
+                named = next(int(n) for n, call, path in calls if call == "rename" and path.endswith("/checkpoints/step-00000002"))
+                self.first_checkpoint = next(int(n) for n, call, path in calls
+                                             if int(n) > named and call == "fsync" and path.endswith("/run/checkpoints"))
             print(f"torture: {name} makes {len(calls)} calls that change files", flush=True)
             for number, call, path in calls:
                 for mode in self.options.mode or MODES:
-                    if self.options.at and int(number) != self.options.at:
+                    if int(number) < self.options.first or (self.options.at and int(number) != self.options.at):
                         continue
                     if mode != "half" or call in ("write", "pwrite"):
                         cases.append((name, int(number), mode, call, os.path.relpath(path, folder)))
@@ -197,6 +198,7 @@ def main():
     parser.add_argument("--command", action="append", help="only this one; may be given again")
     parser.add_argument("--mode", action="append", choices=MODES, help="only this one; may be given again")
     parser.add_argument("--at", type=int, help="only the call of this number")
+    parser.add_argument("--first", type=int, default=1, help="only calls from this number on")
     parser.add_argument("--sample", type=int, help="only so many cases, evenly chosen; always the same ones")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--keep", action="store_true", help="keep the folders, to look at")
