@@ -120,6 +120,7 @@ class Run {
     require(state_.recipe == options_.recipe,
             "the run in {} was started with other settings:\n  {}\nthan it is resumed with:\n  {}", options_.out,
             state_.recipe, options_.recipe);
+    tidy_checkpoints(options_.out, options_.keep);  // a run that is finished saves no more
     progress_.message(fmt::format("Resumed {} at step {}.", options_.out, state_.step));
     log_ = RunLog::resume(log, state_.step, say);
     if (options_.on_start) options_.on_start();

@@ -217,11 +217,17 @@ std::string save_checkpoint(const std::string& run, const LanguageModel& model, 
   }
   name_checkpoint(unfinished, folder);
 
-  auto all = complete_checkpoints(run);
+  tidy_checkpoints(run, keep);
+  return folder.string();
+}
+
+void tidy_checkpoints(const std::string& run, int keep) {
+  check_keep(keep);
+  remove_unfinished(run);
+  const auto all = complete_checkpoints(run);
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
     remove_checkpoint(all[i].second);
   }
-  return folder.string();
 }
 
 TrainingState load_checkpoint(const std::string& folder, LanguageModel& model, OptimizerState& optimizer) {

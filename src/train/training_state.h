@@ -46,6 +46,9 @@ void check_keep(int keep);
 std::string save_checkpoint(const std::string& run, const LanguageModel& model, OptimizerState& optimizer,
                             const TrainingState& state, int keep, const std::string& tokenizer);
 
+// Deletes all but the newest `keep` checkpoints, and what an interrupted write or deletion left of others.
+void tidy_checkpoints(const std::string& run, int keep);
+
 // Loads parameters and optimizer into a model of the same shape.
 [[nodiscard]] TrainingState load_checkpoint(const std::string& folder, LanguageModel& model, OptimizerState& optimizer);
 

@@ -128,6 +128,17 @@ TEST_F(Checkpoints, UnfinishedOnesDoNotCountAndGoWithTheNextSave) {
   EXPECT_EQ(names(), (Names{"step-00000001", "step-00000003"}));
 }
 
+// Killed after its last save, while it deleted the older one.
+TEST_F(Checkpoints, WhatADeletionLeftIsTidiedUp) {
+  static_cast<void>(save(1, 9));
+  static_cast<void>(save(2, 9));
+  const std::string newest = save(3, 9);
+  fs::rename(run_ + "/checkpoints/step-00000001", run_ + "/checkpoints/step-00000001.unfinished");
+  tidy_checkpoints(run_, 1);
+  EXPECT_EQ(names(), (Names{"step-00000003"}));
+  EXPECT_EQ(load(newest).step, 3);
+}
+
 TEST_F(Checkpoints, OtherNamesAreLeftAlone) {
   const std::string good = save(1, 1);
   for (const char* name :
