@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <limits>
 
 #include "core/error.h"
@@ -27,6 +28,16 @@ int age_of(char32_t code) {
   UVersionInfo version{};
   u_charAge(static_cast<UChar32>(code), version);
   return version[0];
+}
+
+// Whether this version of Unicode, no later than the library's, had the character.
+bool known_to(int version, char32_t code) {
+  const int age = age_of(code);
+  return age > 0 && age <= version;
+}
+
+bool is_one_of(char32_t code, std::initializer_list<char32_t> codes) {
+  return std::find(codes.begin(), codes.end(), code) != codes.end();
 }
 
 // In Unicode 16.0.
@@ -115,7 +126,7 @@ const CharacterSet& punctuation() {
   static const CharacterSet set([](char32_t c) {
     if (c < 0x80) return u_ispunct(static_cast<UChar32>(c)) != 0 || category_of(c)[0] == 'S';
     const bool changed_since = c == 0x166d || c == 0x111c9;  // then punctuation, now a symbol and a mark
-    return changed_since || (category_of(c)[0] == 'P' && age_of(c) <= 8);
+    return changed_since || (category_of(c)[0] == 'P' && known_to(8, c));
   });
   return set;
 }
@@ -129,6 +140,31 @@ const CharacterSet& word() {
     // The circled and squared letters: Alphabetic, but symbols.
     return (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
            (c >= 0x1f170 && c <= 0x1f189);
+  });
+  return set;
+}
+
+const CharacterSet& control() {
+  static const CharacterSet set([](char32_t c) {
+    const std::string_view category = category_of(c);
+    return category == "Cc" || category == "Co" || (category == "Cf" && known_to(8, c));
+  });
+  return set;
+}
+
+// The characters named below were something else then.
+const CharacterSet& nonspacing_marks() {
+  static const CharacterSet set([](char32_t c) {
+    if (is_one_of(c, {0x1734, 0x1171e})) return true;
+    return category_of(c) == "Mn" && known_to(8, c) && !is_one_of(c, {0x1885, 0x1886, 0xa9bd, 0x111c9});
+  });
+  return set;
+}
+
+const CharacterSet& combining_marks() {
+  static const CharacterSet set([](char32_t c) {
+    if (is_one_of(c, {0x1cf2, 0x1cf3})) return true;
+    return category_of(c)[0] == 'M' && known_to(9, c) && c != 0x111c9;
   });
   return set;
 }

@@ -55,6 +55,10 @@ class CharacterSet {
 [[nodiscard]] const CharacterSet& numbers();      // Rust's char::is_numeric
 [[nodiscard]] const CharacterSet& punctuation();  // of the crate unicode_categories, and what ASCII calls so
 [[nodiscard]] const CharacterSet& word();         // \w of Rust's crate regex
+// Of Unicode 8.0 (the crate unicode_categories): control, format and private-use characters; marks of category Mn.
+[[nodiscard]] const CharacterSet& control();
+[[nodiscard]] const CharacterSet& nonspacing_marks();
+[[nodiscard]] const CharacterSet& combining_marks();  // of Unicode 9.0: all marks
 
 enum class Form { nfc, nfd, nfkc, nfkd };
 // Of valid UTF-8.

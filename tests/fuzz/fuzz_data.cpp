@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/memory.h"
-#include "data/bpe_tokenizer.h"
+#include "data/json_tokenizer.h"
 #include "data/sentencepiece_model.h"
 #include "data/shard_format.h"
 #include "data/shards.h"
@@ -65,7 +65,7 @@ constexpr std::string_view kTexts[] = {"", "abcab", "  Hello, wor\xc3\xa9ld! 123
 
 void read_tokenizer(std::string_view file) {
   may_refuse([&] {
-    const auto tokenizer = qdelta::make_bpe_tokenizer(std::string(file), "fuzz", {}, {});
+    const auto tokenizer = qdelta::make_json_tokenizer(std::string(file), "fuzz", {}, {});
     for (const std::string_view text : kTexts) {
       may_refuse([&] {
         const std::vector<std::int32_t> ids = tokenizer->encode(text);
