@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "data/json_tokenizer.h"
 #include "data/byte_alphabet.h"
 #include "data/byte_tokenizer.h"
+#include "data/json_tokenizer.h"
 #include "data/unicode.h"
 #include "data_testing.h"
 #include "io/untrusted_text.h"
