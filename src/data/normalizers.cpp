@@ -5,6 +5,7 @@
 #include "data/byte_alphabet.h"
 #include "data/pattern.h"
 #include "data/pipeline_limits.h"
+#include "data/precompiled_map.h"
 #include "data/unicode.h"
 #include "io/untrusted_text.h"
 
@@ -195,6 +196,34 @@ class Bert final : public Normalizer {
   Settings settings_;
 };
 
+// SentencePiece's rules. A cluster of less than six bytes becomes what stands for the rule that it starts with,
+// whatever follows in it: the reference library's way.
+class Precompiled final : public Normalizer {
+ public:
+  explicit Precompiled(PrecompiledMap map) : map_(std::move(map)) {}
+  void apply(NormalizedText& text) const override {
+    constexpr std::size_t kShortCluster = 6;
+    const GrowthLimit limit(text.text.size(), kAll);
+    const std::string_view from = text.text;
+    std::string to;
+    to.reserve(from.size());
+    unicode::for_each_cluster(from, [&](std::size_t begin, std::size_t end) {
+      const auto found = end - begin < kShortCluster ? map_.find(from.substr(begin, end - begin)) : std::nullopt;
+      if (found) to += *found;
+      while (!found && begin < end) {
+        const std::string_view character = from.substr(begin, unicode::character_at(from.data() + begin).length);
+        to += map_.find(character).value_or(character);
+        begin += character.size();
+      }
+      limit.check(to.size());
+    });
+    text.text = std::move(to);
+  }
+
+ private:
+  PrecompiledMap map_;
+};
+
 class Sequence final : public Normalizer {
  public:
   explicit Sequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
@@ -237,6 +266,11 @@ std::unique_ptr<Normalizer> make_step(const JsonAt& json) {
   if (type == "StripAccents") return plain(std::make_unique<StripAccents>());
   if (type == "Nmt") return plain(std::make_unique<Nmt>());
   if (type == "BertNormalizer") return make_bert(json);
+  if (type == "Precompiled") {
+    json.only({"type", "precompiled_charsmap"});
+    const JsonAt map = json.at("precompiled_charsmap");
+    return map.within([&] { return std::make_unique<Precompiled>(PrecompiledMap(map.text())); });
+  }
   if (type == "Strip") {
     json.only({"type", "strip_left", "strip_right"});
     return std::make_unique<Strip>(json.at("strip_left").boolean(), json.at("strip_right").boolean());
@@ -251,7 +285,7 @@ std::unique_ptr<Normalizer> make_step(const JsonAt& json) {
   }
   json.unsupported(
       "the normalizer {} is not supported; those that are: NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, "
-      "Replace, Prepend, BertNormalizer, Nmt, ByteLevel, Sequence",
+      "Replace, Prepend, BertNormalizer, Nmt, Precompiled, ByteLevel, Sequence",
       shown(type));
 }
 

@@ -1,16 +1,19 @@
 #include "data/unicode.h"
 
+#include <unicode/brkiter.h>
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
 #include <unicode/stringpiece.h>
 #include <unicode/uchar.h>
 #include <unicode/uniset.h>
 #include <unicode/unistr.h>
+#include <unicode/utext.h>
 
 #include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <limits>
+#include <memory>
 
 #include "core/error.h"
 #include "data/unicode_additions.h"
@@ -167,6 +170,23 @@ const CharacterSet& combining_marks() {
     return category_of(c)[0] == 'M' && known_to(9, c) && c != 0x111c9;
   });
   return set;
+}
+
+void for_each_cluster(std::string_view text, const std::function<void(std::size_t begin, std::size_t end)>& cluster) {
+  require(text.size() <= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()),
+          "cannot look for characters in a text of {} bytes; at most 2 GiB at once", text.size());
+  UErrorCode error = U_ZERO_ERROR;
+  thread_local const std::unique_ptr<icu::BreakIterator> breaks(
+      icu::BreakIterator::createCharacterInstance(icu::Locale::getRoot(), error));
+  const icu::LocalUTextPointer opened(
+      utext_openUTF8(nullptr, text.data(), static_cast<std::int64_t>(text.size()), &error));
+  if (breaks != nullptr && U_SUCCESS(error)) breaks->setText(opened.getAlias(), error);
+  if (breaks == nullptr || U_FAILURE(error)) fail(Status::internal, "ICU cannot cut a text: {}", u_errorName(error));
+  std::size_t begin = 0;
+  for (std::int32_t end = breaks->next(); end != icu::BreakIterator::DONE; end = breaks->next()) {
+    cluster(begin, static_cast<std::size_t>(end));
+    begin = static_cast<std::size_t>(end);
+  }
 }
 
 std::string normalized(std::string_view text, Form form) {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,6 +60,10 @@ class CharacterSet {
 [[nodiscard]] const CharacterSet& control();
 [[nodiscard]] const CharacterSet& nonspacing_marks();
 [[nodiscard]] const CharacterSet& combining_marks();  // of Unicode 9.0: all marks
+
+// Calls cluster(begin, end) for each extended grapheme cluster, what readers take for one character, in order: of the
+// installed version of Unicode.
+void for_each_cluster(std::string_view text, const std::function<void(std::size_t begin, std::size_t end)>& cluster);
 
 enum class Form { nfc, nfd, nfkc, nfkd };
 // Of valid UTF-8.

@@ -323,8 +323,8 @@ TEST(TokenizerJson, WhatIsNotSupportedIsNamed) {
   refuse(Status::unsupported, {"model.dropout"}, [](json& j) { j["model"]["dropout"] = 0.1; });
   refuse(Status::unsupported, {"model", "\"new_idea\""}, [](json& j) { j["model"]["new_idea"] = true; });
   refuse(Status::unsupported, {"normalizer", "Magic", "NFKC"}, [](json& j) { j["normalizer"] = {{"type", "Magic"}}; });
-  refuse(Status::unsupported, {"normalizer.normalizers[1]", "Precompiled"}, [](json& j) {
-    j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}, {{"type", "Precompiled"}}}}};
+  refuse(Status::unsupported, {"normalizer.normalizers[1]", "Magic"}, [](json& j) {
+    j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}, {{"type", "Magic"}}}}};
   });
   refuse(Status::unsupported, {"pre_tokenizer", "UnicodeScripts", "Metaspace"}, [](json& j) {
     j["pre_tokenizer"] = {{"type", "UnicodeScripts"}};
