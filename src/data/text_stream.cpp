@@ -80,12 +80,8 @@ constexpr Magic kMagics[] = {
     {"\xfe\xff"sv, 0, {"text in UTF-16", kUtf16}},
 };
 
-// Characters that text has no use for. A few words of text may start like a binary file; they lack these.
-bool has_control_characters(std::string_view start) {
-  return std::any_of(start.begin(), start.end(), [](char c) {
-    return (c >= 0 && c < '\t') || (c > '\r' && c < ' ' && c != '\x1b') || c == '\x7f';
-  });
-}
+// A character that text has no use for. A few words of text may start like a binary file; they lack these.
+bool is_control(char c) { return (c >= 0 && c < '\t') || (c > '\r' && c < ' ' && c != '\x1b') || c == '\x7f'; }
 
 // Nothing is known where the name is empty.
 Kind kind_of(std::string_view start) {
@@ -126,7 +122,10 @@ class TextStream final : public ByteStream {
  private:
   void look_at_start(std::string_view start) {
     kind_ = kind_of(start);
-    if (!kind_.name.empty() && has_control_characters(start)) refuse(0, start[0]);
+    const auto control = static_cast<std::size_t>(std::find_if(start.begin(), start.end(), is_control) - start.begin());
+    if (kind_.name.empty() || control == start.size()) return;
+    const std::size_t first = std::min(control, first_invalid_utf8(start).value_or(control));
+    refuse(first, start[first]);
   }
   // What is left of the part before, a character that was cut, and this part; empty at the end.
   void check(std::string_view part) {

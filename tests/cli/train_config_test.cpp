@@ -134,7 +134,7 @@ TEST_F(TrainConfig, EveryFlagMayStandInAFileAndMeansTheSameThere) {
                           {"patience", "50"},
                           {"target-accuracy", "0.99"}};
   std::set<std::string> covered{
-      "help",         "config",       "out",    "text",       "text-key", "mqar",
+      "help",         "config",       "out",    "text",       "text-key", "mqar", "bytes",
       "lambda",       "model-config", "expand", "state-size", "dt-rank",  // and see below; the last ones are Mamba's
       "batch-tokens", "preset",       "extend", "init-from"};             // instead of rows; train_resume_test.cpp
   for (const auto& [name, value] : settings) covered.insert(name);

@@ -181,11 +181,16 @@ TEST(Documents, BrokenJsonLines) {
     expect_error(Status::corrupt, all, [&] { return read_all(path); });
   };
   refuse("{\"text\": ", {"not valid JSON"});
-  refuse("{\"text\": \"\xff\"}", {"not valid JSON"});
   refuse("{\"text\": \"\\ud800\"}", {"not valid JSON", "surrogate"});
   refuse("[1]", {"array", "object"});
   refuse("{\"body\": \"x\", \"n\": 1}", {"no \"text\"", "--text-key", "such as \"body\""});
   refuse("{\"text\": 1}", {"\"text\" is a number"});
+  // Bytes that are not UTF-8 are none of JSON's either, where they are let in.
+  write_file(path, "{\"text\": \"\xff\"}\n");
+  expect_error(Status::corrupt, {path, "byte 0xff at offset 10"}, [&] { return read_all(path); });
+  DocumentOptions any;
+  any.bytes = TextBytes::any;
+  expect_error(Status::corrupt, {path, "line 1", "not valid JSON"}, [&] { return read_all(path, any); });
 }
 
 TEST(EncodeFile, TextIsOneDocumentAndJsonLinesAreOneEach) {

@@ -92,7 +92,7 @@ TEST(TextStream, FormatsAreNamed) {
       const std::string path = folder.file(name);
       write_file(path, one.contents);
       const auto read = [&] { return read_stream(path, TextBytes::utf8); };
-      expect_error(Status::corrupt, {path, "not UTF-8 text", "at offset 0", one.looks_like, one.advice, "--bytes"},
+      expect_error(Status::corrupt, {path, "not UTF-8 text", "at offset ", one.looks_like, one.advice, "--bytes"},
                    read);
       expect_error(Status::corrupt, {one.looks_like}, [&] { check_starts_as_text(path); });
     }
@@ -106,6 +106,8 @@ TEST(TextStream, InsideOfWhatIsCompressed) {
   EXPECT_EQ(read_stream(path, TextBytes::utf8), "fine");
   write_file(path, gzip(gzip("fine")));
   expect_error(Status::corrupt, {path, "gzip", "compressed twice"}, [&] { return read_stream(path, TextBytes::utf8); });
+  write_file(path, std::string("PAR1\x15", 5));
+  expect_error(Status::corrupt, {"byte 0x15 at offset 4."}, [&] { return read_stream(path, TextBytes::utf8); });
   write_file(path, gzip("fine \xff"));
   expect_error(Status::corrupt, {path, "offset 5 of what is compressed in it"},
                [&] { return read_stream(path, TextBytes::utf8); });
