@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -23,8 +24,9 @@ class TokenModel {
   [[nodiscard]] const Vocabulary& vocabulary() const { return vocabulary_; }
 
  protected:
-  template <class Tokens>
-  explicit TokenModel(Tokens&& tokens) : vocabulary_(std::forward<Tokens>(tokens)) {}
+  // As Vocabulary takes them: with their ids, or counted.
+  explicit TokenModel(std::vector<std::pair<std::string, std::int32_t>> tokens) : vocabulary_(std::move(tokens)) {}
+  explicit TokenModel(std::vector<std::string> tokens) : vocabulary_(std::move(tokens)) {}
 
  private:
   Vocabulary vocabulary_;
