@@ -29,9 +29,10 @@ std::string read_stream(const std::string& path, TextBytes bytes, std::size_t at
 }
 
 TEST(TextStream, TextPassesWhereverItIsCut) {
+  using namespace std::string_literals;
   const TemporaryFolder folder;
   const std::string path = folder.file("a.txt");
-  const std::string text = "a\xc3\xa9\xe6\xb2\xb3\xf0\x9f\x98\x80 \t\r\n\x1b[1m \0 PAR1 \xef\xbf\xbd\xf0\x9f\x98\x80";
+  const std::string text = "a\xc3\xa9\xe6\xb2\xb3\xf0\x9f\x98\x80 \t\r\n\x1b[1m \0 PAR1 \xef\xbf\xbd\xf0\x9f\x98\x80"s;
   write_file(path, text);
   for (std::size_t at_once = 1; at_once < 9; ++at_once) EXPECT_EQ(read_stream(path, TextBytes::utf8, at_once), text);
   // What starts like a binary format, but has nothing that text has not.
@@ -41,7 +42,7 @@ TEST(TextStream, TextPassesWhereverItIsCut) {
   }
   write_file(path, "");
   EXPECT_EQ(read_stream(path, TextBytes::utf8), "");
-  write_file(path, "one \0 in a text" + std::string(100, 'x'));
+  write_file(path, "one \0 in a text"s + std::string(100, 'x'));
   EXPECT_NO_THROW(static_cast<void>(read_stream(path, TextBytes::utf8)));
 }
 
