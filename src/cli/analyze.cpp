@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 struct AnalyzeFlags {
   std::string model, tokenizer, data, out, layers, heads;
   std::string text_key = "text";
+  bool bytes = false;
   std::int64_t tokens = 4096, length = 1024, history = 512;
   DeviceFlags device;
 };
@@ -74,6 +75,7 @@ std::vector<std::int64_t> default_layers(std::int64_t count) {
 analyze::Sequences read_sequences(const AnalyzeFlags& flags, const Tokenizer& tokenizer, std::int64_t vocabulary) {
   DocumentOptions options;
   options.text_key = flags.text_key;
+  options.bytes = flags.bytes ? TextBytes::any : TextBytes::utf8;
   DocumentReader reader(flags.data, options);
   analyze::Sequences sequences;
   std::int64_t left = flags.tokens;
@@ -200,6 +202,7 @@ void add_analyze(CLI::App& app) {
   command->add_option("--tokenizer", flags->tokenizer, "Another tokenizer than the model folder's");
   command->add_option("--text-key", flags->text_key, "Member of a JSON line that holds the text")
       ->capture_default_str();
+  command->add_flag("--bytes", flags->bytes, "Take a file that is not UTF-8 text as it is");
   command->add_option("--tokens", flags->tokens, "Tokens to read in all")->capture_default_str();
   command->add_option("--length", flags->length, "Tokens of a sequence, at most; each starts from an empty memory")
       ->capture_default_str();

@@ -21,6 +21,7 @@ namespace {
 struct PerplexityFlags {
   std::string model, tokenizer, data, text_key = "text";
   std::int64_t limit = 0;
+  bool bytes = false;
   DeviceFlags device;
 };
 
@@ -29,7 +30,8 @@ void run_perplexity(PerplexityFlags& flags) {
   flags.model = model_folder(flags.model);
   const auto model = load_model(flags.model);
   const auto tokenizer = load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
-  EncodedFile text = encode_file(*tokenizer, flags.data, flags.text_key);
+  EncodedFile text =
+      encode_file(*tokenizer, flags.data, flags.text_key, flags.bytes ? TextBytes::any : TextBytes::utf8);
   std::vector<std::int32_t> tokens = std::move(text.ids);
   if (tokenizer->bos() && (tokens.empty() || tokens.front() != *tokenizer->bos())) {
     tokens.insert(tokens.begin(), *tokenizer->bos());
@@ -75,6 +77,7 @@ void add_perplexity(CLI::App& app) {
                    "Text file, read with the state carried through; also JSON lines, and with gzip, xz or zstd")
       ->required();
   command->add_option("--text-key", flags->text_key, "The member of a JSON line that holds the text (text)");
+  command->add_flag("--bytes", flags->bytes, "Take a file that is not UTF-8 text as it is");
   command->add_option("--limit", flags->limit, "Only the first so many tokens; 0: all")->capture_default_str();
   flags->device.add_to(*command);
   command->footer(

@@ -32,8 +32,11 @@ constexpr const char* kTokenizeHelp =
     "memory\n"
     "does not grow with the inputs.\n"
     "\n"
-    "Bytes that are not UTF-8 become U+FFFD (not with the tokenizer \"bytes\"), and the documents that had some are\n"
-    "counted. Documents without text are left out. The result does not depend on the number of threads.\n"
+    "A file that is not UTF-8 text - Parquet, an archive, another encoding - is refused. With --bytes it is taken: "
+    "bytes\n"
+    "that are not UTF-8 become U+FFFD (not with the tokenizer \"bytes\"), and the documents that had some are "
+    "counted.\n"
+    "Documents without text are left out. The result does not depend on the number of threads.\n"
     "\n"
     "Examples:\n"
     "  qdelta tokenize --tokenizer tokenizer.json --out tokens books.jsonl.xz\n"
@@ -45,7 +48,7 @@ struct TokenizeOptions {
   std::string tokenizer, out, format = "auto";
   std::vector<std::string> inputs;
   DocumentOptions documents;
-  bool append_eos = true, prepend_bos = false, force = false;
+  bool append_eos = true, prepend_bos = false, force = false, bytes = false;
   std::int64_t shard_tokens = 100'000'000;
   int threads = 0;
   const CLI::Option* eos_given = nullptr;
@@ -213,12 +216,16 @@ std::uint64_t total_size(const std::vector<std::string>& paths) {
 
 void run(TokenizeOptions options) {
   options.documents.format = kFormats.at(options.format);
+  options.documents.bytes = options.bytes ? TextBytes::any : TextBytes::utf8;
   options.documents.separator = unescaped(options.documents.separator);
   require(options.documents.separator.empty() || !options.documents.paragraphs,
           "--document-separator and --paragraphs exclude each other");
   const auto tokenizer = load_tokenizer(options.tokenizer);
   const Around extra = around(options, *tokenizer);
   const std::uint64_t total = total_size(options.inputs);
+  if (!options.bytes) {
+    for (const std::string& input : options.inputs) check_starts_as_text(input);
+  }
   ShardWriter writer({options.out, tokenizer->name(), tokenizer->vocab_size(), tokenizer->fingerprint(),
                       options.shard_tokens, options.force});
   save_tokenizer(*tokenizer, options.out);
@@ -290,6 +297,7 @@ void add_tokenize(CLI::App& app) {
       ->option_text("FORMAT");
   tokenize->add_option("--text-key", o.documents.text_key, "The member of a JSON line that holds the text (text)")
       ->option_text("KEY");
+  tokenize->add_flag("--bytes", o.bytes, "Take files that are not UTF-8 text as they are");
   tokenize->add_flag("--paragraphs", o.documents.paragraphs,
                      "Text: a document ends at a blank line; else a file is one document");
   tokenize

@@ -40,7 +40,8 @@ void write_part(const fs::path& folder, const Tokenizer& tokenizer, const Encode
 // A text file as two sets of shards inside the run: its last part is kept for validation.
 void shard_text(const TrainingFlags& flags, const Tokenizer& tokenizer, const fs::path& train,
                 const fs::path& held_out) {
-  const EncodedFile file = encode_file(tokenizer, flags.text, flags.text_key);
+  const EncodedFile file =
+      encode_file(tokenizer, flags.text, flags.text_key, flags.text_bytes ? TextBytes::any : TextBytes::utf8);
   const std::size_t size = file.ids.size();
   const auto row = static_cast<std::size_t>(flags.seq_len + 1);
   const std::size_t kept = std::max(size / 20, row);

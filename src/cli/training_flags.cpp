@@ -109,6 +109,7 @@ void TrainingFlags::add_to(CLI::App& command) {
       "A file of text or JSON lines to train on, also with gzip, xz or zstd; its last twentieth is for validation. One "
       "of --text, --data and --mqar is required");
   add("Data", "--text-key", text_key, "The member of a JSON line that holds the text (text)");
+  command.add_flag("--bytes", text_bytes, "Take a --text that is not UTF-8 as it is")->group("Data");
   add("Data", "--data", data, "Token shards made by qdelta tokenize; A:0.7 B:0.3 mixes them, 7 rows of A to 3 of B");
   add("Data", "--validation", validation, "Token shards to validate on");
   add("Data", "--mqar", mqar, "Synthetic recall: LENGTH:PAIRS:EXAMPLES, or 'paper' for the published mixture");

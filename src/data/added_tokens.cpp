@@ -8,40 +8,20 @@ namespace qdelta {
 
 void TextFinder::add(std::string_view text, std::size_t value) {
   if (text.empty()) return;
-  if (nodes_.empty()) nodes_.emplace_back();
-  first_[static_cast<unsigned char>(text[0])] = true;
-  std::int32_t node = 0;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    std::int32_t next = child(node, byte);
-    if (next == kNone) {
-      next = static_cast<std::int32_t>(nodes_.size());
-      nodes_[static_cast<std::size_t>(node)].children.emplace_back(byte, next);
-      nodes_.emplace_back();
-    }
-    node = next;
-  }
-  nodes_[static_cast<std::size_t>(node)].value = static_cast<std::int64_t>(value);
-}
-
-std::int32_t TextFinder::child(std::int32_t node, unsigned char byte) const {
-  for (const auto& [label, next] : nodes_[static_cast<std::size_t>(node)].children) {
-    if (label == byte) return next;
-  }
-  return kNone;
+  trie_.add(text, static_cast<std::int32_t>(value));
+  empty_ = false;
 }
 
 bool TextFinder::find(std::string_view text, std::size_t start, Found& found) const {
-  if (nodes_.empty()) return false;
+  if (empty_) return false;
   for (std::size_t begin = start; begin < text.size(); ++begin) {
-    if (!first_[static_cast<unsigned char>(text[begin])]) continue;
     bool any = false;
-    std::int32_t node = 0;
+    std::int32_t node = ByteTrie::kRoot;
     for (std::size_t at = begin; at < text.size(); ++at) {
-      node = child(node, static_cast<unsigned char>(text[at]));
-      if (node == kNone) break;
-      const std::int64_t value = nodes_[static_cast<std::size_t>(node)].value;
-      if (value == kNone) continue;
+      node = trie_.child(node, static_cast<unsigned char>(text[at]));
+      if (node == ByteTrie::kNone) break;
+      const std::int32_t value = trie_.value(node);
+      if (value == ByteTrie::kNone) continue;
       any = true;
       found = {begin, at + 1, static_cast<std::size_t>(value)};
     }

@@ -2,12 +2,12 @@
 // it. Special ones (the start and the end of a text, a speaker's turn) are left out of decoded text.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
+
+#include "data/byte_trie.h"
 
 namespace qdelta {
 
@@ -25,7 +25,7 @@ struct AddedToken {
 class TextFinder {
  public:
   void add(std::string_view text, std::size_t value);
-  [[nodiscard]] bool empty() const { return nodes_.empty(); }
+  [[nodiscard]] bool empty() const { return empty_; }
 
   struct Found {
     std::size_t begin;
@@ -36,15 +36,8 @@ class TextFinder {
   bool find(std::string_view text, std::size_t start, Found& found) const;
 
  private:
-  static constexpr std::int32_t kNone = -1;
-  struct Node {
-    std::vector<std::pair<unsigned char, std::int32_t>> children;
-    std::int64_t value = kNone;
-  };
-  [[nodiscard]] std::int32_t child(std::int32_t node, unsigned char byte) const;
-
-  std::vector<Node> nodes_;
-  std::array<bool, 256> first_{};  // bytes that some text starts with
+  ByteTrie trie_;
+  bool empty_ = true;
 };
 
 class AddedTokens {

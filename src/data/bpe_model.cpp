@@ -31,43 +31,22 @@ constexpr std::uint64_t scramble(std::uint64_t x) noexcept {
 }  // namespace
 
 BpeModel::BpeModel(BpeConfig config)
-    : takes_bytes_(config.takes_bytes),
+    : TokenModel(std::move(config.vocabulary)),
+      continuing_prefix_(std::move(config.continuing_prefix)),
+      end_suffix_(std::move(config.end_suffix)),
+      takes_bytes_(config.takes_bytes),
       byte_fallback_(config.byte_fallback),
       fuse_unknown_(config.fuse_unknown),
       ignore_merges_(config.ignore_merges),
       cache_owner_(WordCache::new_owner()) {
-  read_vocabulary(config);
+  require(!takes_bytes_ || !has_affixes(), "bytes have neither a prefix nor a suffix");
   if (config.unknown) {
-    const auto found = id_of(*config.unknown);
+    const auto found = vocabulary().id_of(*config.unknown);
     if (!found) fail(Status::corrupt, "the unknown token {} is not in the vocabulary", shown(*config.unknown));
     unknown_ = *found;
   }
   read_merges(config);
   find_byte_tokens();
-}
-
-void BpeModel::read_vocabulary(BpeConfig& config) {
-  std::int32_t end = 0;
-  for (const auto& [token, id] : config.vocabulary) end = std::max(end, id + 1);
-  // A file may name any id; do not let a single wrong one take gigabytes.
-  const std::size_t reasonable = 16 * config.vocabulary.size() + (std::size_t{1} << 20U);
-  if (static_cast<std::size_t>(end) > reasonable) {
-    fail(Status::corrupt, "the vocabulary has {} tokens, but an id as large as {}", config.vocabulary.size(), end - 1);
-  }
-  tokens_.resize(static_cast<std::size_t>(end));
-  present_.resize(tokens_.size());
-  for (auto& [token, id] : config.vocabulary) {
-    const auto at = static_cast<std::size_t>(id);
-    if (present_[at]) {
-      fail(Status::corrupt, "the tokens {} and {} have the same id {}", shown(tokens_[at]), shown(token), id);
-    }
-    present_[at] = true;
-    tokens_[at] = std::move(token);
-  }
-  index_.reserve(tokens_.size());
-  for (std::size_t id = 0; id < tokens_.size(); ++id) {
-    if (present_[id]) index_.emplace(tokens_[id], static_cast<std::int32_t>(id));
-  }
 }
 
 void BpeModel::read_merges(const BpeConfig& config) {
@@ -78,21 +57,26 @@ void BpeModel::read_merges(const BpeConfig& config) {
     const std::string& left = config.merges[rank].first;
     const std::string& right = config.merges[rank].second;
     const auto find = [&](const std::string& token) {
-      const auto id = id_of(token);
+      const auto id = vocabulary().id_of(token);
       if (!id) {
         fail(Status::corrupt, "merge {} joins {} and {}, but {} is not in the vocabulary", rank, shown(left),
              shown(right), shown(token));
       }
       return *id;
     };
+    if (right.size() < continuing_prefix_.size()) {
+      fail(Status::corrupt, "merge {} joins {} and {}, which is shorter than the prefix {}", rank, shown(left),
+           shown(right), shown(continuing_prefix_));
+    }
     const std::int32_t left_id = find(left);
     const std::int32_t right_id = find(right);
     put(pair_of(left_id, right_id), config.ranks.empty() ? static_cast<std::int32_t>(rank) : config.ranks[rank],
-        find(left + right));
+        find(left + right.substr(continuing_prefix_.size())));
     crosses = crosses || (right.starts_with(kMetaspace) && !left.ends_with(kMetaspace));
   }
   // Then a long text, which such models take as one word, can be cut where a U+2581 follows another character.
-  splits_at_metaspace_ = !takes_bytes_ && !ignore_merges_ && !crosses && id_of(kMetaspace).has_value();
+  splits_at_metaspace_ =
+      !takes_bytes_ && !ignore_merges_ && !crosses && !has_affixes() && vocabulary().id_of(kMetaspace).has_value();
 }
 
 void BpeModel::find_byte_tokens() {
@@ -100,12 +84,12 @@ void BpeModel::find_byte_tokens() {
   for (std::size_t byte = 0; byte < 256; ++byte) {
     std::string character;
     unicode::append(character, alphabet.code(static_cast<unsigned char>(byte)));
-    byte_symbols_[byte] = id_of(character).value_or(-1);
-    byte_tokens_[byte] = id_of(fmt::format("<0x{:02X}>", byte)).value_or(-1);
+    byte_symbols_[byte] = vocabulary().id_of(character).value_or(-1);
+    byte_tokens_[byte] = vocabulary().id_of(fmt::format("<0x{:02X}>", byte)).value_or(-1);
   }
   if (!takes_bytes_ || !ignore_merges_) return;
-  words_.reserve(index_.size());
-  for (const auto& [token, id] : index_) {
+  words_.reserve(vocabulary().count());
+  for (const auto& [token, id] : vocabulary().index()) {
     if (auto bytes = alphabet.decode(token)) words_.emplace(std::move(*bytes), id);
   }
 }
@@ -124,17 +108,6 @@ const BpeModel::Merge* BpeModel::merge_of(std::int32_t left, std::int32_t right)
     at = (at + 1) & merge_mask_;
   }
   return &merges_[at];
-}
-
-const std::string* BpeModel::token(std::int32_t id) const {
-  const auto at = static_cast<std::size_t>(id);
-  return id >= 0 && at < tokens_.size() && present_[at] ? &tokens_[at] : nullptr;
-}
-
-std::optional<std::int32_t> BpeModel::id_of(std::string_view token) const {
-  const auto found = index_.find(token);
-  if (found == index_.end()) return std::nullopt;
-  return found->second;
 }
 
 void BpeModel::encode(std::string_view word, std::vector<std::int32_t>& ids) const {
@@ -163,7 +136,7 @@ void BpeModel::encode_whole(std::string_view word, std::vector<std::int32_t>& id
       const auto found = words_.find(std::string(word));
       if (found != words_.end()) whole = found->second;
     } else {
-      whole = id_of(word);
+      whole = vocabulary().id_of(word);
     }
     if (whole) return ids.push_back(*whole);
   }
@@ -212,11 +185,17 @@ void BpeModel::start(std::string_view word, std::vector<std::int32_t>& symbols) 
       }
     }
   } else {
+    std::string affixed;
     for (std::size_t at = 0; at < word.size();) {
-      const std::size_t length = unicode::character_at(word.data() + at).length;
-      const std::string_view character = word.substr(at, length);
-      add(character, id_of(character).value_or(-1));
-      at += length;
+      const std::size_t end = at + unicode::character_at(word.data() + at).length;
+      std::string_view character = word.substr(at, end - at);
+      if (has_affixes()) {
+        affixed.assign(at > 0 ? continuing_prefix_ : "").append(character);
+        if (end == word.size()) affixed += end_suffix_;
+        character = affixed;
+      }
+      add(character, vocabulary().id_of(character).value_or(-1));
+      at = end;
     }
   }
   if (unknown_waits) symbols.push_back(unknown_);

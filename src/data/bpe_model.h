@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "data/token_model.h"
+
 namespace qdelta {
 
 struct BpeConfig {
@@ -25,24 +27,20 @@ struct BpeConfig {
   bool fuse_unknown = false;                                // one token for a run of them
   bool byte_fallback = false;                               // <0x0A> and so on instead, where there are all of them
   bool ignore_merges = false;                               // a word that is a token is that token
-  bool takes_bytes = false;  // words are bytes, the vocabulary is in GPT-2's alphabet (byte_alphabet.h)
+  std::string continuing_prefix;                            // of a character's token, unless it starts the word: ##
+  std::string end_suffix;                                   // of that of the last character: </w>
+  // Words are bytes, the vocabulary is in GPT-2's alphabet (byte_alphabet.h). Not with a prefix or a suffix.
+  bool takes_bytes = false;
 };
 
-class BpeModel {
+class BpeModel final : public TokenModel {
  public:
   // Throws Error(corrupt): two tokens with one id, a merge of tokens that are not there.
   explicit BpeModel(BpeConfig config);
 
-  // Appends the ids of a word, which must not be empty. A character that is neither in the vocabulary nor covered by
-  // byte_fallback or `unknown` is left out, as the Hugging Face library does. Several threads may call this at once.
-  void encode(std::string_view word, std::vector<std::int32_t>& ids) const;
-
-  // One more than the largest id.
-  [[nodiscard]] std::int32_t end_id() const { return static_cast<std::int32_t>(tokens_.size()); }
-  [[nodiscard]] std::size_t token_count() const { return index_.size(); }
-  // Null where no token has this id.
-  [[nodiscard]] const std::string* token(std::int32_t id) const;
-  [[nodiscard]] std::optional<std::int32_t> id_of(std::string_view token) const;
+  // A character that is neither in the vocabulary nor covered by byte_fallback or `unknown` is left out, as the Hugging
+  // Face library does.
+  void encode(std::string_view word, std::vector<std::int32_t>& ids) const override;
 
  private:
   struct Merge {
@@ -51,7 +49,6 @@ class BpeModel {
     std::int32_t id;
   };
 
-  void read_vocabulary(BpeConfig& config);
   void read_merges(const BpeConfig& config);
   void find_byte_tokens();
   void put(std::uint64_t pair, std::int32_t rank, std::int32_t id);
@@ -60,9 +57,12 @@ class BpeModel {
   void encode_whole(std::string_view word, std::vector<std::int32_t>& ids) const;
   // The ids of the single characters, to be merged.
   void start(std::string_view word, std::vector<std::int32_t>& symbols) const;
+  [[nodiscard]] bool has_affixes() const { return !continuing_prefix_.empty() || !end_suffix_.empty(); }
   void merge_short(std::vector<std::int32_t>& symbols) const;
   void merge_long(std::vector<std::int32_t>& symbols) const;
 
+  std::string continuing_prefix_;
+  std::string end_suffix_;
   bool takes_bytes_;
   bool byte_fallback_;
   bool fuse_unknown_;
@@ -71,13 +71,10 @@ class BpeModel {
   std::int32_t unknown_ = -1;
   std::uint64_t cache_owner_;
 
-  std::vector<std::string> tokens_;  // by id
-  std::vector<bool> present_;
-  std::unordered_map<std::string_view, std::int32_t> index_;  // of what is in tokens_
-  std::unordered_map<std::string, std::int32_t> words_;       // as bytes, for ignore_merges with takes_bytes
-  std::array<std::int32_t, 256> byte_symbols_{};              // of single bytes, with takes_bytes
-  std::array<std::int32_t, 256> byte_tokens_{};               // <0x00> ... for byte_fallback
-  std::vector<Merge> merges_;                                 // a power of two
+  std::unordered_map<std::string, std::int32_t> words_;  // as bytes, for ignore_merges with takes_bytes
+  std::array<std::int32_t, 256> byte_symbols_{};         // of single bytes, with takes_bytes
+  std::array<std::int32_t, 256> byte_tokens_{};          // <0x00> ... for byte_fallback
+  std::vector<Merge> merges_;                            // a power of two
   std::uint64_t merge_mask_ = 0;
 };
 

@@ -68,6 +68,7 @@ class FileStream : public ByteStream {
  public:
   explicit FileStream(std::unique_ptr<File> file) : file_(std::move(file)) {}
   [[nodiscard]] std::uint64_t consumed() const override { return file_->taken(); }
+  [[nodiscard]] bool compressed() const override { return true; }
 
  protected:
   [[noreturn]] void broken(std::string_view what) const {
@@ -92,6 +93,7 @@ class PlainStream final : public FileStream {
     file().take(count);
     return count;
   }
+  [[nodiscard]] bool compressed() const override { return false; }
 };
 
 class GzipStream final : public FileStream {

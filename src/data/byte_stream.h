@@ -20,6 +20,8 @@ class ByteStream {
   virtual std::size_t read(std::span<char> out) = 0;
   // Bytes of the file itself that have been read, to see how far it has come.
   [[nodiscard]] virtual std::uint64_t consumed() const = 0;
+  // Whether what is read is not what the file holds, byte for byte.
+  [[nodiscard]] virtual bool compressed() const = 0;
 };
 
 [[nodiscard]] std::unique_ptr<ByteStream> open_byte_stream(const std::string& path);

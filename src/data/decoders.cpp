@@ -1,14 +1,51 @@
 #include "data/decoders.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "data/byte_alphabet.h"
 #include "data/pattern.h"
+#include "data/pipeline_limits.h"
 #include "data/unicode.h"
 #include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {
+
+constexpr std::string_view kAll = "the decoders";
+
+// In bytes; that there is a token counts too, as steps may put a space before each.
+std::size_t size_of(const std::vector<std::string>& tokens) {
+  std::size_t size = tokens.size();
+  for (const std::string& token : tokens) size += token.size();
+  return size;
+}
+
+// The text with `to` for each `from`, from the left.
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string result;
+  std::size_t done = 0;
+  for (std::size_t at = text.find(from); at != std::string_view::npos; at = text.find(from, done)) {
+    result.append(text, done, at - done).append(to);
+    done = at + from.size();
+  }
+  return result.append(text, done);
+}
+
+// English as it is written: no space before a full stop, contractions.
+std::string cleaned_up(std::string text) {
+  struct Change {
+    std::string_view from;
+    std::string_view to;
+  };
+  static constexpr Change kChanges[] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                                        {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                                        {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const Change& change : kChanges) {
+    if (text.find(change.from) != std::string::npos) text = replaced(text, change.from, change.to);
+  }
+  return text;
+}
 
 void fuse(std::vector<std::string>& tokens) {
   std::string all;
@@ -83,15 +120,7 @@ class Metaspace final : public Decoder {
   }
   void apply(std::vector<std::string>& tokens, Bytes /*bytes*/) const override {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      const std::string_view space = i == 0 && prepended_ ? "" : " ";
-      std::string text;
-      const std::string& token = tokens[i];
-      std::size_t done = 0;
-      for (std::size_t at = token.find(replacement_); at != std::string::npos; at = token.find(replacement_, done)) {
-        text.append(token, done, at - done).append(space);
-        done = at + replacement_.size();
-      }
-      tokens[i] = text.append(token, done);
+      tokens[i] = replaced(tokens[i], replacement_, i == 0 && prepended_ ? "" : " ");
     }
   }
 
@@ -104,13 +133,17 @@ class Replace final : public Decoder {
  public:
   Replace(Pattern pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
   void apply(std::vector<std::string>& tokens, Bytes /*bytes*/) const override {
+    const GrowthLimit limit(size_of(tokens), kAll);
+    std::size_t before = 0;  // this token
     for (std::string& token : tokens) {
       // Bytes that were kept may be no text for a regular expression.
       if (token.empty() || (pattern_.needs_utf8() && first_invalid_utf8(token))) continue;
       std::string text;
       pattern_.for_each_segment(token, [&](std::size_t begin, std::size_t end, bool is_match) {
         text += is_match ? std::string_view(content_) : std::string_view(token).substr(begin, end - begin);
+        limit.check(before + text.size());
       });
+      before += text.size();
       token = std::move(text);
     }
   }
@@ -139,21 +172,87 @@ class Strip final : public Decoder {
   std::int64_t count_;
 };
 
+// Tokens that go on a word have the prefix ##; a space comes before the others.
+class WordPiece final : public Decoder {
+ public:
+  WordPiece(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
+  void apply(std::vector<std::string>& tokens, Bytes /*bytes*/) const override {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      std::string& token = tokens[i];
+      if (i > 0 && token.starts_with(prefix_)) {
+        token.erase(0, prefix_.size());
+      } else if (i > 0) {
+        token = ' ' + token;
+      }
+      if (cleanup_) token = cleaned_up(std::move(token));
+    }
+  }
+
+ private:
+  std::string prefix_;
+  bool cleanup_;
+};
+
+// The suffix </w> ends a word: a space, but not at the end of the text.
+class BpeSuffix final : public Decoder {
+ public:
+  explicit BpeSuffix(std::string suffix) : suffix_(std::move(suffix)) {}
+  void apply(std::vector<std::string>& tokens, Bytes /*bytes*/) const override {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = replaced(tokens[i], suffix_, i + 1 == tokens.size() ? "" : " ");
+    }
+  }
+
+ private:
+  std::string suffix_;
+};
+
+// Of a model that gives a token for each moment of speech: repeated ones count once, a padding token parts them.
+class Ctc final : public Decoder {
+ public:
+  struct Settings {
+    std::string pad_token;
+    std::string word_delimiter;
+    bool cleanup = true;
+  };
+  explicit Ctc(Settings settings) : settings_(std::move(settings)) {}
+  void apply(std::vector<std::string>& tokens, Bytes /*bytes*/) const override {
+    tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+    for (std::string& token : tokens) {
+      token = replaced(token, settings_.pad_token, "");
+      if (settings_.cleanup) token = replaced(cleaned_up(std::move(token)), settings_.word_delimiter, " ");
+    }
+    std::erase(tokens, std::string());
+  }
+
+ private:
+  Settings settings_;
+};
+
 class Sequence final : public Decoder {
  public:
   explicit Sequence(std::vector<std::unique_ptr<Decoder>> steps) : steps_(std::move(steps)) {}
   void apply(std::vector<std::string>& tokens, Bytes bytes) const override {
-    for (const auto& step : steps_) step->apply(tokens, bytes);
+    const GrowthLimit limit(size_of(tokens), kAll);
+    for (const auto& step : steps_) {
+      step->apply(tokens, bytes);
+      limit.check(size_of(tokens));
+    }
   }
+  [[nodiscard]] bool is_byte_level() const override { return steps_.size() == 1 && steps_[0]->is_byte_level(); }
 
  private:
   std::vector<std::unique_ptr<Decoder>> steps_;
 };
 
-}  // namespace
+std::string text_to_find(const JsonAt& json) {
+  std::string text = json.text();
+  if (text.empty()) json.unsupported("an empty text to look for is not supported");
+  return text;
+}
 
-std::unique_ptr<Decoder> make_decoder(const JsonAt& json) {
-  if (json.is_null()) return nullptr;
+// One that is no sequence.
+std::unique_ptr<Decoder> make_step(const JsonAt& json) {
   const std::string type = json.at("type").text();
   if (type == "ByteLevel") {
     json.only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
@@ -183,19 +282,45 @@ std::unique_ptr<Decoder> make_decoder(const JsonAt& json) {
     }
     return std::make_unique<Strip>(json.at("content").character(), json.at("start").integer(0, INT32_MAX));
   }
-  if (type == "Sequence") {
-    json.only({"type", "decoders"});
-    std::vector<std::unique_ptr<Decoder>> steps;
-    for (const JsonAt& step : json.at("decoders").elements()) {
-      if (step.is_null()) step.corrupt("must be a decoder, not null");
-      steps.push_back(make_decoder(step));
-    }
-    return std::make_unique<Sequence>(std::move(steps));
+  if (type == "WordPiece") {
+    json.only({"type", "prefix", "cleanup"});
+    return std::make_unique<WordPiece>(json.at("prefix").text(), json.at("cleanup").boolean());
+  }
+  if (type == "BPEDecoder") {
+    json.only({"type", "suffix"});
+    return std::make_unique<BpeSuffix>(text_to_find(json.at("suffix")));
+  }
+  if (type == "CTC") {
+    json.only({"type", "pad_token", "word_delimiter_token", "cleanup"});
+    return std::make_unique<Ctc>(Ctc::Settings{text_to_find(json.at("pad_token")),
+                                               text_to_find(json.at("word_delimiter_token")),
+                                               json.at("cleanup").boolean()});
   }
   json.unsupported(
       "the decoder {} is not supported; those that are: ByteLevel, ByteFallback, Metaspace, Replace, Strip, Fuse, "
-      "Sequence",
+      "WordPiece, BPEDecoder, CTC, Sequence",
       shown(type));
+}
+
+// Sequences within sequences become one.
+void collect(const JsonAt& json, std::vector<std::unique_ptr<Decoder>>& steps) {
+  if (json.is_null()) json.corrupt("must be a decoder, not null");
+  if (json.at("type").text() != "Sequence") {
+    check_steps(json, steps.size() + 1);
+    steps.push_back(make_step(json));
+    return;
+  }
+  json.only({"type", "decoders"});
+  for (const JsonAt& step : json.at("decoders").elements()) collect(step, steps);
+}
+
+}  // namespace
+
+std::unique_ptr<Decoder> make_decoder(const JsonAt& json) {
+  if (json.is_null()) return nullptr;
+  std::vector<std::unique_ptr<Decoder>> steps;
+  collect(json, steps);
+  return std::make_unique<Sequence>(std::move(steps));
 }
 
 }  // namespace qdelta

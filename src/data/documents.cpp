@@ -30,7 +30,7 @@ DocumentFormat format_of(std::string_view path) {
 }
 
 DocumentReader::DocumentReader(const std::string& path, const DocumentOptions& options)
-    : path_(path), options_(options), stream_(open_byte_stream(path)) {
+    : path_(path), options_(options), stream_(open_text_stream(path, options.bytes)) {
   if (options_.format == DocumentFormat::automatic) options_.format = format_of(path);
 }
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/byte_stream.h"
+#include "data/text_stream.h"
 
 namespace qdelta {
 
@@ -20,6 +20,8 @@ struct DocumentOptions {
   // Text is cut into documents at this, or at blank lines; else the file is one document.
   std::string separator;
   bool paragraphs = false;
+  // Whether what is not UTF-8 is refused or taken as it is.
+  TextBytes bytes = TextBytes::utf8;
 };
 
 // What `automatic` is for this file.

@@ -12,9 +12,9 @@ namespace {
 constexpr std::size_t kMostText = std::size_t{1} << 33U;
 
 // Longer than DocumentReader would want a document to be.
-std::string read_text(const std::string& path) {
+std::string read_text(const std::string& path, TextBytes bytes) {
   constexpr std::size_t kPiece = std::size_t{1} << 20U;
-  const auto stream = open_byte_stream(path);
+  const auto stream = open_text_stream(path, bytes);
   std::string text;
   std::size_t size = 0;
   for (std::size_t got = kPiece; got > 0; size += got) {
@@ -30,10 +30,11 @@ std::string read_text(const std::string& path) {
 
 }  // namespace
 
-EncodedFile encode_file(const Tokenizer& tokenizer, const std::string& path, const std::string& text_key) {
+EncodedFile encode_file(const Tokenizer& tokenizer, const std::string& path, const std::string& text_key,
+                        TextBytes bytes) {
   EncodedFile encoded;
   if (format_of(path) == DocumentFormat::text) {
-    const std::string text = read_text(path);
+    const std::string text = read_text(path, bytes);
     encoded.ids = tokenizer.encode(text);
     if (!encoded.ids.empty()) encoded.ends.push_back(encoded.ids.size());
     encoded.bytes = text.size();
@@ -41,6 +42,7 @@ EncodedFile encode_file(const Tokenizer& tokenizer, const std::string& path, con
   }
   DocumentOptions options;
   options.text_key = text_key;
+  options.bytes = bytes;
   DocumentReader reader(path, options);
   std::string document;
   while (reader.next(document)) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "data/text_stream.h"
+
 namespace qdelta {
 
 class Tokenizer;
@@ -19,6 +21,7 @@ struct EncodedFile {
 // Text is one document, and nothing is added to it. JSON lines hold one each, in the member `text_key`, and it ends
 // with the tokenizer's end of text, if it has one: something must tell where the next begins. Throws as DocumentReader
 // does.
-[[nodiscard]] EncodedFile encode_file(const Tokenizer& tokenizer, const std::string& path, const std::string& text_key);
+[[nodiscard]] EncodedFile encode_file(const Tokenizer& tokenizer, const std::string& path, const std::string& text_key,
+                                      TextBytes bytes = TextBytes::utf8);
 
 }  // namespace qdelta

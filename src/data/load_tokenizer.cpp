@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "data/bpe_tokenizer.h"
 #include "data/byte_tokenizer.h"
+#include "data/json_tokenizer.h"
 #include "data/sentencepiece_tokenizer.h"
 #include "data/special_roles.h"
 #include "data/tokenizer.h"
@@ -85,7 +85,7 @@ std::unique_ptr<Tokenizer> load_file(const fs::path& path) {
   }
   if (path.extension() == ".json") {
     Beside beside = name == "tokenizer.json" ? look_beside(path.parent_path()) : Beside{};
-    return make_bpe_tokenizer(read_whole(path.string()), path.string(), beside.roles, std::move(beside.files));
+    return make_json_tokenizer(read_whole(path.string()), path.string(), beside.roles, std::move(beside.files));
   }
   fail(Status::invalid_argument,
        "{} is no tokenizer: expected \"bytes\", a SentencePiece .model, a tokenizer.json, a vocab.json with merges.txt "

@@ -1,9 +1,12 @@
 #include "data/post_processor.h"
 
+#include "data/pipeline_limits.h"
 #include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {
+
+constexpr std::size_t kMostAdded = 4096;  // tokens, by all the steps of a sequence
 
 // {"single": [{"SpecialToken": {"id": "<s>", ...}}, {"Sequence": {"id": "A", ...}}], "special_tokens": {"<s>":
 // {"ids"}}}
@@ -53,10 +56,13 @@ Affixes read_post_processor(const JsonAt& json, std::int32_t vocab_size) {
   if (type == "Sequence") {
     json.only({"type", "processors"});
     Affixes all;
-    for (const JsonAt& step : json.at("processors").elements()) {
+    const std::vector<JsonAt> steps = json.at("processors").elements();
+    check_steps(json, steps.size());
+    for (const JsonAt& step : steps) {
       const Affixes more = read_post_processor(step, vocab_size);
       all.prefix.insert(all.prefix.begin(), more.prefix.begin(), more.prefix.end());
       all.suffix.insert(all.suffix.end(), more.suffix.begin(), more.suffix.end());
+      if (all.prefix.size() + all.suffix.size() > kMostAdded) json.unsupported("adds more than {} tokens", kMostAdded);
     }
     return all;
   }

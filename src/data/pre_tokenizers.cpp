@@ -5,6 +5,7 @@
 
 #include "data/byte_alphabet.h"
 #include "data/pattern.h"
+#include "data/pipeline_limits.h"
 #include "data/unicode.h"
 #include "io/untrusted_text.h"
 
@@ -248,10 +249,34 @@ Metaspace::Prepend prepend_of(const JsonAt& json) {
   return prepend;
 }
 
-// The steps that `json` stands for; `last` if nothing follows them.
+// So many characters each, the last piece what is left.
+class FixedLength final : public PreTokenizer {
+ public:
+  explicit FixedLength(std::int64_t length) : length_(length) {}
+  void split(const Piece& piece, const PieceSink& sink) const override {
+    for (std::size_t begin = 0; begin < piece.text.size();) {
+      std::size_t end = begin;
+      for (std::int64_t i = 0; i < length_ && end < piece.text.size(); ++i) {
+        end += unicode::character_at(piece.text.data() + end).length;
+      }
+      sink({piece.text.substr(begin, end - begin), piece.starts_at_start && begin == 0});
+      begin = end;
+    }
+  }
+
+ private:
+  std::int64_t length_;
+};
+
+bool is_space(char32_t code) { return unicode::is_space(code); }
+
+// The steps that `json` stands for; `last` if nothing follows them but a model that may take bytes.
 void collect(const JsonAt& json, bool last, PreTokenizers& into) {
   const std::string type = json.at("type").text();
-  const auto add = [&](std::unique_ptr<PreTokenizer> step) { into.steps.push_back(std::move(step)); };
+  const auto add = [&](std::unique_ptr<PreTokenizer> step) {
+    check_steps(json, into.steps.size() + 1);
+    into.steps.push_back(std::move(step));
+  };
   if (type == "Sequence") {
     json.only({"type", "pretokenizers"});
     const std::vector<JsonAt> steps = json.at("pretokenizers").elements();
@@ -281,7 +306,14 @@ void collect(const JsonAt& json, bool last, PreTokenizers& into) {
     add(std::make_unique<Whitespace>());
   } else if (type == "WhitespaceSplit") {
     json.only({"type"});
-    add(at_characters([](char32_t code) { return unicode::is_space(code); }, Behavior::removed));
+    add(at_characters(is_space, Behavior::removed));
+  } else if (type == "BertPreTokenizer") {
+    json.only({"type"});
+    add(at_characters(is_space, Behavior::removed));
+    add(at_characters(in_set(unicode::punctuation()), Behavior::isolated));
+  } else if (type == "FixedLength") {
+    json.only({"type", "length"});
+    add(std::make_unique<FixedLength>(json.has("length") ? json.at("length").integer(1, INT64_MAX) : 5));
   } else if (type == "CharDelimiterSplit") {
     json.only({"type", "delimiter"});
     const char32_t delimiter = json.at("delimiter").character();
@@ -289,22 +321,35 @@ void collect(const JsonAt& json, bool last, PreTokenizers& into) {
   } else {
     json.unsupported(
         "the pre-tokenizer {} is not supported; those that are: ByteLevel, Split, Metaspace, Digits, Punctuation, "
-        "Whitespace, WhitespaceSplit, CharDelimiterSplit, Sequence",
+        "Whitespace, WhitespaceSplit, CharDelimiterSplit, BertPreTokenizer, FixedLength, Sequence",
         shown(type));
   }
 }
 
 }  // namespace
 
-void PreTokenizers::split(const Piece& piece, const PieceSink& sink, std::size_t first) const {
-  if (first == steps.size()) return sink(piece);
-  if (first + 1 == steps.size()) return steps[first]->split(piece, sink);
-  steps[first]->split(piece, [&, this](const Piece& next) { split(next, sink, first + 1); });
+void PreTokenizers::split(const Piece& piece, const PieceSink& sink) const {
+  if (steps.empty()) return sink(piece);
+  // One step makes a text four times longer at most, a character for each byte; it is the chain that has no bounds.
+  const GrowthLimit limit(piece.text.size(), "the pre-tokenizers");
+  std::size_t left = limit.most() * steps.size();
+  split_from(0, piece, sink, left);
 }
 
-PreTokenizers make_pre_tokenizers(const JsonAt& json) {
+void PreTokenizers::split_from(std::size_t first, const Piece& piece, const PieceSink& sink, std::size_t& left) const {
+  if (first + 1 == steps.size()) return steps[first]->split(piece, sink);
+  steps[first]->split(piece, [&, this](const Piece& next) {
+    if (next.text.size() > left) {
+      fail(Status::unsupported, "the pre-tokenizers make the text more than {} times longer", GrowthLimit::kTimes);
+    }
+    left -= next.text.size();
+    split_from(first + 1, next, sink, left);
+  });
+}
+
+PreTokenizers make_pre_tokenizers(const JsonAt& json, bool model_may_take_bytes) {
   PreTokenizers result;
-  if (!json.is_null()) collect(json, true, result);
+  if (!json.is_null()) collect(json, model_may_take_bytes, result);
   return result;
 }
 

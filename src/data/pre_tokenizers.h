@@ -45,10 +45,16 @@ struct PreTokenizers {
   // The last step is ByteLevel, and leaves it to the model to see the bytes as characters.
   bool model_takes_bytes = false;
 
-  void split(const Piece& piece, const PieceSink& sink, std::size_t first = 0) const;
+  // Throws Error(unsupported) where the steps make the text unreasonably long (pipeline_limits.h).
+  void split(const Piece& piece, const PieceSink& sink) const;
+
+ private:
+  // By the steps from `first` on, which may hand on `left` bytes among themselves.
+  void split_from(std::size_t first, const Piece& piece, const PieceSink& sink, std::size_t& left) const;
 };
 
 // No steps for a JSON null. Throws Error(unsupported) for one or a setting that is not known, Error(corrupt).
-[[nodiscard]] PreTokenizers make_pre_tokenizers(const JsonAt& json);
+// Unless the model may take bytes, it gets GPT-2's alphabet from ByteLevel.
+[[nodiscard]] PreTokenizers make_pre_tokenizers(const JsonAt& json, bool model_may_take_bytes);
 
 }  // namespace qdelta

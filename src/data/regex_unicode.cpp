@@ -72,6 +72,20 @@ std::vector<std::uint32_t> additions_of_standard_class(int type) {
   }
 }
 
+Ranges joined(std::vector<unicode::CodeRange> all) {
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  Ranges ranges{0};
+  for (const unicode::CodeRange& range : all) {
+    if (ranges.size() > 1 && range.first <= ranges.back() + 1) {
+      ranges.back() = std::max(ranges.back(), range.last);
+    } else {
+      ranges.insert(ranges.end(), {range.first, range.last});
+    }
+  }
+  ranges[0] = static_cast<OnigCodePoint>(ranges.size() / 2);
+  return ranges;
+}
+
 // The library's ranges of a class, with `added` for what it says of the code points in kAdditions.
 Ranges updated(int type, const std::vector<std::uint32_t>& added) {
   OnigCodePoint single_byte_end = 0;
@@ -89,24 +103,32 @@ Ranges updated(int type, const std::vector<std::uint32_t>& added) {
     if (first <= last) all.push_back({first, last});
   }
   for (std::size_t i = 0; i < added.size(); i += 2) all.push_back({added[i], added[i + 1]});
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  Ranges ranges{0};
-  for (const unicode::CodeRange& range : all) {
-    if (ranges.size() > 1 && range.first <= ranges.back() + 1) {
-      ranges.back() = std::max(ranges.back(), range.last);
-    } else {
-      ranges.insert(ranges.end(), {range.first, range.last});
-    }
+  return joined(std::move(all));
+}
+
+// The library's number for a property with this name.
+int library_class(std::string_view name) {
+  std::string copy(name);  // it takes no const
+  auto* begin = reinterpret_cast<OnigUChar*>(copy.data());
+  return library().property_name_to_ctype(&OnigEncodingUTF8, begin, begin + copy.size());
+}
+
+// [[:punct:]]: punctuation and symbols. Versions of the library before 6.9.9 leave the symbols out.
+Ranges punctuation_and_symbols() {
+  std::vector<unicode::CodeRange> all;
+  for (const auto& [name, mask] : {std::pair("P", U_GC_P_MASK), std::pair("S", U_GC_S_MASK)}) {
+    const Ranges part = updated(library_class(name), additions_of_categories(mask));
+    for (std::size_t i = 1; i < part.size(); i += 2) all.push_back({part[i], part[i + 1]});
   }
-  ranges[0] = static_cast<OnigCodePoint>(ranges.size() / 2);
-  return ranges;
+  return joined(std::move(all));
 }
 
 const Ranges& standard_class(int type) {
   static const auto all = [] {
     std::array<Ranges, kStandardClasses> classes;
     for (int i = 0; i < kStandardClasses; ++i) {
-      classes[static_cast<std::size_t>(i)] = updated(i, additions_of_standard_class(i));
+      classes[static_cast<std::size_t>(i)] =
+          i == ONIGENC_CTYPE_PUNCT ? punctuation_and_symbols() : updated(i, additions_of_standard_class(i));
     }
     return classes;
   }();
@@ -125,11 +147,13 @@ NamedClasses& named_classes() {
 
 // What the library calls with \p{NAME}.
 int class_of_name(OnigEncodingType* encoding, OnigUChar* begin, OnigUChar* end) {
-  const int type = library().property_name_to_ctype(encoding, begin, end);
-  // Later versions of the library read these two differently.
-  if (type == ONIGENC_CTYPE_PUNCT || type == ONIGENC_CTYPE_WORD) return ONIGERR_INVALID_CHAR_PROPERTY_NAME;
+  int type = library().property_name_to_ctype(encoding, begin, end);
+  // Later versions of the library read it differently.
+  if (type == ONIGENC_CTYPE_WORD) return ONIGERR_INVALID_CHAR_PROPERTY_NAME;
+  // Unlike [[:punct:]], \p{Punct} is the general category.
+  const std::string name = type == ONIGENC_CTYPE_PUNCT ? std::string("P") : std::string(begin, end);
+  if (type == ONIGENC_CTYPE_PUNCT) type = library_class(name);
   if (type < kStandardClasses) return type;  // or an error
-  const std::string name(begin, end);
   const int mask = u_getPropertyValueEnum(UCHAR_GENERAL_CATEGORY_MASK, name.c_str());
   const int script = u_getPropertyValueEnum(UCHAR_SCRIPT, name.c_str());
   if (mask == UCHAR_INVALID_CODE && script == UCHAR_INVALID_CODE) return ONIGERR_INVALID_CHAR_PROPERTY_NAME;
@@ -156,7 +180,6 @@ int is_in_class(OnigCodePoint code, OnigCtype type) {
 }
 
 int ranges_of_class(OnigCtype type, OnigCodePoint* single_byte_end, const OnigCodePoint** ranges) {
-  if (type == ONIGENC_CTYPE_PUNCT) return ONIGERR_INVALID_POSIX_BRACKET_TYPE;  // later versions count symbols too
   const int result = library().get_ctype_code_range(type, single_byte_end, ranges);
   if (result != 0) return result;
   if (static_cast<int>(type) < kStandardClasses) {

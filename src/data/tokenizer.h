@@ -2,7 +2,7 @@
 //
 //   bytes             a byte is an id; 256 starts and 257 ends a text
 //   X.model           SentencePiece (sentencepiece_tokenizer.h)
-//   tokenizer.json    byte-pair encoding as Hugging Face writes it (bpe_tokenizer.h)
+//   tokenizer.json    as Hugging Face writes it (json_tokenizer.h)
 //   vocab.json        the same in two files, with merges.txt beside it (also encoder.json and vocab.bpe)
 //   a folder          that holds one of these
 //

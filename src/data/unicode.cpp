@@ -1,15 +1,19 @@
 #include "data/unicode.h"
 
+#include <unicode/brkiter.h>
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
 #include <unicode/stringpiece.h>
 #include <unicode/uchar.h>
 #include <unicode/uniset.h>
 #include <unicode/unistr.h>
+#include <unicode/utext.h>
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <limits>
+#include <memory>
 
 #include "core/error.h"
 #include "data/unicode_additions.h"
@@ -27,6 +31,16 @@ int age_of(char32_t code) {
   UVersionInfo version{};
   u_charAge(static_cast<UChar32>(code), version);
   return version[0];
+}
+
+// Whether this version of Unicode, no later than the library's, had the character.
+bool known_to(int version, char32_t code) {
+  const int age = age_of(code);
+  return age > 0 && age <= version;
+}
+
+bool is_one_of(char32_t code, std::initializer_list<char32_t> codes) {
+  return std::find(codes.begin(), codes.end(), code) != codes.end();
 }
 
 // In Unicode 16.0.
@@ -115,7 +129,7 @@ const CharacterSet& punctuation() {
   static const CharacterSet set([](char32_t c) {
     if (c < 0x80) return u_ispunct(static_cast<UChar32>(c)) != 0 || category_of(c)[0] == 'S';
     const bool changed_since = c == 0x166d || c == 0x111c9;  // then punctuation, now a symbol and a mark
-    return changed_since || (category_of(c)[0] == 'P' && age_of(c) <= 8);
+    return changed_since || (category_of(c)[0] == 'P' && known_to(8, c));
   });
   return set;
 }
@@ -131,6 +145,48 @@ const CharacterSet& word() {
            (c >= 0x1f170 && c <= 0x1f189);
   });
   return set;
+}
+
+const CharacterSet& control() {
+  static const CharacterSet set([](char32_t c) {
+    const std::string_view category = category_of(c);
+    return category == "Cc" || category == "Co" || (category == "Cf" && known_to(8, c));
+  });
+  return set;
+}
+
+// The characters named below were something else then.
+const CharacterSet& nonspacing_marks() {
+  static const CharacterSet set([](char32_t c) {
+    if (is_one_of(c, {0x1734, 0x1171e})) return true;
+    return category_of(c) == "Mn" && known_to(8, c) && !is_one_of(c, {0x1885, 0x1886, 0xa9bd, 0x111c9});
+  });
+  return set;
+}
+
+const CharacterSet& combining_marks() {
+  static const CharacterSet set([](char32_t c) {
+    if (is_one_of(c, {0x1cf2, 0x1cf3})) return true;
+    return category_of(c)[0] == 'M' && known_to(9, c) && c != 0x111c9;
+  });
+  return set;
+}
+
+void for_each_cluster(std::string_view text, const std::function<void(std::size_t begin, std::size_t end)>& cluster) {
+  require(text.size() <= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()),
+          "cannot look for characters in a text of {} bytes; at most 2 GiB at once", text.size());
+  UErrorCode error = U_ZERO_ERROR;
+  thread_local const std::unique_ptr<icu::BreakIterator> breaks(
+      icu::BreakIterator::createCharacterInstance(icu::Locale::getRoot(), error));
+  const icu::LocalUTextPointer opened(
+      utext_openUTF8(nullptr, text.data(), static_cast<std::int64_t>(text.size()), &error));
+  if (breaks != nullptr && U_SUCCESS(error)) breaks->setText(opened.getAlias(), error);
+  if (breaks == nullptr || U_FAILURE(error)) fail(Status::internal, "ICU cannot cut a text: {}", u_errorName(error));
+  std::size_t begin = 0;
+  for (std::int32_t end = breaks->next(); end != icu::BreakIterator::DONE; end = breaks->next()) {
+    cluster(begin, static_cast<std::size_t>(end));
+    begin = static_cast<std::size_t>(end);
+  }
 }
 
 std::string normalized(std::string_view text, Form form) {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,6 +56,14 @@ class CharacterSet {
 [[nodiscard]] const CharacterSet& numbers();      // Rust's char::is_numeric
 [[nodiscard]] const CharacterSet& punctuation();  // of the crate unicode_categories, and what ASCII calls so
 [[nodiscard]] const CharacterSet& word();         // \w of Rust's crate regex
+// Of Unicode 8.0 (the crate unicode_categories): control, format and private-use characters; marks of category Mn.
+[[nodiscard]] const CharacterSet& control();
+[[nodiscard]] const CharacterSet& nonspacing_marks();
+[[nodiscard]] const CharacterSet& combining_marks();  // of Unicode 9.0: all marks
+
+// Calls cluster(begin, end) for each extended grapheme cluster, what readers take for one character, in order: of the
+// installed version of Unicode.
+void for_each_cluster(std::string_view text, const std::function<void(std::size_t begin, std::size_t end)>& cluster);
 
 enum class Form { nfc, nfd, nfkc, nfkd };
 // Of valid UTF-8.

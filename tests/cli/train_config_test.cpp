@@ -139,6 +139,7 @@ TEST_F(TrainConfig, EveryFlagMayStandInAFileAndMeansTheSameThere) {
                                 "out",
                                 "text",
                                 "text-key",
+                                "bytes",
                                 "mqar",
                                 "lambda",
                                 "model-config",

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -24,6 +25,21 @@ namespace qdelta::testing {
 
 // Beside this file, wherever the tests are run.
 inline std::string fixture(std::string_view name) { return fmt::format("{}/data/fixtures/{}", QDELTA_TESTS_DIR, name); }
+
+inline std::string gzip(const std::string& text) {
+  z_stream stream{};
+  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  std::string out(deflateBound(&stream, text.size()) + 64, '\0');
+  std::string in = text;
+  stream.next_in = reinterpret_cast<Bytef*>(in.data());
+  stream.avail_in = static_cast<uInt>(in.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
 
 // Documents of these lengths, with ids that count up from 0 (modulo the vocabulary), so that a token tells its place.
 inline void write_counting(const std::string& folder, const std::vector<std::int64_t>& lengths, std::int32_t vocab_size,

@@ -18,24 +18,10 @@ namespace qdelta {
 namespace {
 
 using testing::expect_error;
+using testing::gzip;
 using testing::TemporaryFolder;
 using testing::write_file;
 using Texts = std::vector<std::string>;
-
-std::string gzip(const std::string& text) {
-  z_stream stream{};
-  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
-  std::string out(deflateBound(&stream, text.size()) + 64, '\0');
-  std::string in = text;
-  stream.next_in = reinterpret_cast<Bytef*>(in.data());
-  stream.avail_in = static_cast<uInt>(in.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  return out;
-}
 
 std::string xz(const std::string& text) {
   std::string out(lzma_stream_buffer_bound(text.size()), '\0');
@@ -195,11 +181,16 @@ TEST(Documents, BrokenJsonLines) {
     expect_error(Status::corrupt, all, [&] { return read_all(path); });
   };
   refuse("{\"text\": ", {"not valid JSON"});
-  refuse("{\"text\": \"\xff\"}", {"not valid UTF-8"});
   refuse("{\"text\": \"\\ud800\"}", {"not valid JSON", "surrogate"});
   refuse("[1]", {"array", "object"});
   refuse("{\"body\": \"x\", \"n\": 1}", {"no \"text\"", "--text-key", "such as \"body\""});
   refuse("{\"text\": 1}", {"\"text\" is a number"});
+  // Bytes that are not UTF-8 are none of JSON's either, where they are let in.
+  write_file(path, "{\"text\": \"\xff\"}\n");
+  expect_error(Status::corrupt, {path, "byte 0xff at offset 10"}, [&] { return read_all(path); });
+  DocumentOptions any;
+  any.bytes = TextBytes::any;
+  expect_error(Status::corrupt, {path, "line 1", "not valid UTF-8"}, [&] { return read_all(path, any); });
 }
 
 TEST(EncodeFile, TextIsOneDocumentAndJsonLinesAreOneEach) {

@@ -128,9 +128,25 @@ TEST(TokenizeCommand, TextThatIsNotUtf8IsCounted) {
   const TemporaryFolder folder;
   write_file(folder.file("a.txt"), "mill \xff");
   const RunResult result =
-      run({"--tokenizer", fixture("gpt2_style.json"), "--out", folder.file("out"), folder.file("a.txt")});
+      run({"--tokenizer", fixture("gpt2_style.json"), "--out", folder.file("out"), "--bytes", folder.file("a.txt")});
   expect_success(result);
   EXPECT_NE(result.out.find("1 documents have bytes that are not UTF-8; they became U+FFFD"), std::string::npos);
+}
+
+TEST(TokenizeCommand, WhatIsNoTextIsRefused) {
+  const TemporaryFolder folder;
+  write_file(folder.file("a.txt"), "fine\n");
+  write_file(folder.file("b.txt"), "mill \xff");
+  write_file(folder.file("c.parquet"), std::string("PAR1\x15\x04\xff", 7));
+  const std::string out = folder.file("out");
+  expect_failure(run({"--tokenizer", "bytes", "--out", out, folder.file("a.txt"), folder.file("b.txt")}),
+                 {"b.txt", "byte 0xff at offset 5", "--bytes"});
+  // Before anything is written, though it comes last.
+  expect_failure(run({"--tokenizer", "bytes", "--out", out, folder.file("a.txt"), folder.file("c.parquet")}),
+                 {"c.parquet", "Parquet", "JSON lines"});
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"a.txt", "b.txt", "c.parquet"}));
+  expect_success(run({"--tokenizer", "bytes", "--out", out, "--bytes", folder.file("c.parquet")}));
+  EXPECT_EQ(documents(out), (std::vector<Ids>{{'P', 'A', 'R', '1', 0x15, 0x04, 0xff, 257}}));
 }
 
 TEST(TokenizeCommand, WhatGoesWrongIsSaid) {

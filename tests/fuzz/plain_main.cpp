@@ -1,8 +1,11 @@
 // Runs a fuzz target without libFuzzer, for compilers that lack it and for ctest.
 //
-//   fuzz_data_plain FILE...          runs each file: a crash that libFuzzer saved, or a corpus
-//   fuzz_data_plain --random N       runs N mutations of small valid inputs; the same ones every time
-//   fuzz_data_plain --seeds FOLDER   writes those valid inputs, as a corpus to start libFuzzer from
+//   fuzz_shards_plain FILE...          runs each file: a crash that libFuzzer saved, or a corpus
+//   fuzz_shards_plain --random N [S]   runs N mutations of small valid inputs; the same ones every time, unless S differs
+//   fuzz_shards_plain --seeds FOLDER   writes those valid inputs, as a corpus to start libFuzzer from
+#include <sys/resource.h>
+#include <sys/time.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstddef>
@@ -82,9 +85,14 @@ void mutate(std::string& input, Random& random) {
   }
 }
 
+// What one input may take: seconds of the processor's time, and memory of the whole program.
+constexpr int kMostSeconds = 60;
+constexpr long kMostKilobytes = 4L << 20U;
+
 const std::string* running = nullptr;
 
 void save_input(int signal) {
+  if (signal == SIGPROF) std::fprintf(stderr, "more than %d seconds\n", kMostSeconds);
   std::ofstream("fuzz-crash", std::ios::binary) << *running;
   std::fprintf(stderr, "the input is in fuzz-crash\n");
   std::signal(signal, SIG_DFL);
@@ -95,12 +103,20 @@ void run(const std::string& input) {
   // A copy of exactly its size, so that a read past the end is one past the allocation too.
   const std::vector<std::uint8_t> bytes(input.begin(), input.end());
   running = &input;
+  itimerval limit{};
+  limit.it_value.tv_sec = kMostSeconds;
+  setitimer(ITIMER_PROF, &limit, nullptr);
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  if (used.ru_maxrss <= kMostKilobytes) return;
+  std::fprintf(stderr, "more than %ld KB of memory\n", kMostKilobytes);
+  std::abort();
 }
 
-void run_random(const Inputs& seeds, unsigned long count) {
+void run_random(const Inputs& seeds, unsigned long count, unsigned long start) {
   for (const std::string& seed : seeds) run(seed);
-  Random random(20'260'101);
+  Random random(20'260'101 + start);
   for (unsigned long i = 0; i < count; ++i) {
     std::string input = seeds[below(random, seeds.size())];
     for (std::size_t mutations = 1 + below(random, 4); mutations > 0; --mutations) mutate(input, random);
@@ -136,14 +152,16 @@ int failed(const char* what, const std::string& path) {
 int main(int argc, char** argv) {
   const std::vector<std::string> args(argv + 1, argv + argc);
   std::signal(SIGABRT, save_input);  // what an expectation that fails ends with
-  if (args.size() == 2 && args[0] == "--random") {
-    run_random(qdelta::fuzz::seeds(), std::strtoul(args[1].c_str(), nullptr, 10));
+  std::signal(SIGPROF, save_input);  // the time is up
+  const auto number = [&](std::size_t at) { return std::strtoul(args[at].c_str(), nullptr, 10); };
+  if ((args.size() == 2 || args.size() == 3) && args[0] == "--random") {
+    run_random(qdelta::fuzz::seeds(), number(1), args.size() == 3 ? number(2) : 0);
     return 0;
   }
   if (args.size() == 2 && args[0] == "--seeds")
     return write(qdelta::fuzz::seeds(), args[1]) ? 0 : failed("write into", args[1]);
   if (args.empty() || args[0].starts_with("--")) {
-    std::fprintf(stderr, "usage: %s FILE... | --random N | --seeds FOLDER\n", argv[0]);
+    std::fprintf(stderr, "usage: %s FILE... | --random N [S] | --seeds FOLDER\n", argv[0]);
     return 2;
   }
   for (const std::string& path : args) {

@@ -246,6 +246,30 @@ TEST_F(Completions, AStreamIsTheSameText) {
   }
 }
 
+// A tokenizer whose file ends every text, and one whose file does both: what its template says, no more and no less.
+TEST(Tokenize, SpecialTokensAreThoseOfTheTokenizersTemplate) {
+  struct Case {
+    const char* name;
+    json before, after;
+  };
+  for (const Case& one : {Case{"word_level.json", json::array(), json::array({2})},
+                          Case{"bert_style.json", json::array({2}), json::array({3})}}) {
+    const std::string path = fmt::format("{}/data/fixtures/{}", QDELTA_TESTS_DIR, one.name);
+    const Serving serving({}, "q_delta", load_tokenizer(path));
+    const auto tokenize = [&](bool special) {
+      return json::parse(
+          serving.post("/tokenize", {{"prompt", "the mill"}, {"add_special_tokens", special}})->body)["tokens"];
+    };
+    const json plain = tokenize(false);
+    EXPECT_EQ(plain, json(load_tokenizer(path)->encode("the mill")));
+    EXPECT_FALSE(plain.empty());
+    json expected = one.before;
+    expected.insert(expected.end(), plain.begin(), plain.end());
+    expected.insert(expected.end(), one.after.begin(), one.after.end());
+    EXPECT_EQ(tokenize(true), expected) << one.name;
+  }
+}
+
 TEST_F(Completions, TextsAndTheirTokens) {
   const json ids = {256, 'T', 'h', 'e'};
   const auto tokenize = [&](const json& body) { return json::parse(serving_.post("/tokenize", body)->body)["tokens"]; };

@@ -1,4 +1,4 @@
-// A server on a port of its own, with a small random model that speaks bytes.
+// A server on a port of its own, with a small random model that speaks bytes, or what another tokenizer makes of text.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,13 +22,14 @@ inline constexpr const char* kChatTemplate =
 
 class Serving {
  public:
-  explicit Serving(serve::ServerOptions options = {}, std::string_view mixer = "q_delta")
-      : model_(speaking_model(speaking_config(mixer))) {
+  explicit Serving(serve::ServerOptions options = {}, std::string_view mixer = "q_delta",
+                   std::unique_ptr<Tokenizer> tokenizer = std::make_unique<ByteTokenizer>())
+      : model_(speaking_model(speaking_config(mixer))), tokenizer_(std::move(tokenizer)) {
     options.port = 0;
     if (options.chat == nullptr) options.chat = &chat_;
     Device device;
     device.threads = 1;
-    server_ = std::make_unique<serve::Server>(*model_, tokenizer_, device, options);
+    server_ = std::make_unique<serve::Server>(*model_, *tokenizer_, device, options);
     thread_ = std::thread([this] { drained_ = server_->serve(); });
   }
   ~Serving() { static_cast<void>(stop(std::chrono::seconds(10))); }
@@ -80,8 +81,8 @@ class Serving {
 
  private:
   std::unique_ptr<LanguageModel> model_;
-  ByteTokenizer tokenizer_;
-  ChatTemplate chat_{kChatTemplate, tokenizer_};
+  std::unique_ptr<Tokenizer> tokenizer_;
+  ChatTemplate chat_{kChatTemplate, *tokenizer_};
   std::unique_ptr<serve::Server> server_;
   std::thread thread_;
   bool drained_ = false;

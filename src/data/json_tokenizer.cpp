@@ -1,34 +1,31 @@
-#include "data/bpe_tokenizer.h"
+#include "data/json_tokenizer.h"
 
 #include <algorithm>
-#include <limits>
 #include <unordered_set>
 #include <utility>
 
 #include "data/added_tokens.h"
-#include "data/bpe_model.h"
 #include "data/byte_alphabet.h"
 #include "data/checked_json.h"
 #include "data/decoders.h"
 #include "data/normalizers.h"
 #include "data/post_processor.h"
 #include "data/pre_tokenizers.h"
+#include "data/read_model.h"
 #include "data/unicode.h"
 #include "io/untrusted_text.h"
 
 namespace qdelta {
 namespace {
 
-constexpr std::int32_t kLargestId = std::numeric_limits<std::int32_t>::max() - 1;
-
 // Names that end a text or start it, for files that come without a tokenizer_config.json.
 constexpr std::string_view kUsualBos[] = {"<s>", "<|begin_of_text|>", "<bos>"};
 constexpr std::string_view kUsualEos[] = {"</s>", "<|end_of_text|>", "<eos>", "<|endoftext|>"};
 
-class BpeTokenizer final : public Tokenizer {
+class JsonTokenizer final : public Tokenizer {
  public:
-  BpeTokenizer(const nlohmann::json& json, const std::string& label, const SpecialRoles& roles, std::string name,
-               Fingerprint fingerprint, std::vector<TokenizerFile> files);
+  JsonTokenizer(const nlohmann::json& json, const std::string& label, const SpecialRoles& roles, std::string name,
+                Fingerprint fingerprint, std::vector<TokenizerFile> files);
 
   [[nodiscard]] std::string token(std::int32_t id) const override {
     const std::string* found = token_of(id);
@@ -53,7 +50,7 @@ class BpeTokenizer final : public Tokenizer {
 
   std::unique_ptr<Normalizer> normalizer_;
   PreTokenizers pre_tokenizers_;
-  std::unique_ptr<BpeModel> model_;
+  std::unique_ptr<TokenModel> model_;
   std::unique_ptr<Decoder> decoder_;
   AddedTokens added_;
 
@@ -62,69 +59,8 @@ class BpeTokenizer final : public Tokenizer {
   std::vector<std::string> bytes_;       // by id, where the decoder is ByteLevel alone
 };
 
-std::vector<std::pair<std::string, std::string>> read_merges(const JsonAt& json) {
-  std::vector<std::pair<std::string, std::string>> merges;
-  if (!json.value().is_array()) json.corrupt("must be an array");
-  merges.reserve(json.value().size());
-  std::size_t line = 0;
-  for (const nlohmann::json& merge : json.value()) {
-    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-      merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
-    } else if (merge.is_string()) {
-      const auto& text = merge.get_ref<const std::string&>();
-      if (text.starts_with("#version")) continue;
-      const std::size_t space = text.find(' ');
-      if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
-        json.corrupt("merge {} is {}, which is not two tokens with one space between", line, shown(text));
-      }
-      merges.emplace_back(text.substr(0, space), text.substr(space + 1));
-    } else {
-      json.corrupt("merge {} must be \"left right\" or [\"left\", \"right\"]", line);
-    }
-    ++line;
-  }
-  return merges;
-}
-
-std::vector<std::pair<std::string, std::int32_t>> read_vocabulary(const JsonAt& json) {
-  if (!json.value().is_object()) json.corrupt("must be an object from tokens to ids");
-  std::vector<std::pair<std::string, std::int32_t>> vocabulary;
-  vocabulary.reserve(json.value().size());
-  for (const auto& [token, id] : json.value().items()) {
-    const bool fits = id.is_number_unsigned() && id.get<std::uint64_t>() <= static_cast<std::uint64_t>(kLargestId);
-    if (!fits) json.corrupt("the id of {} must be a whole number from 0 to {}", shown(token), kLargestId);
-    vocabulary.emplace_back(token, id.get<std::int32_t>());
-  }
-  return vocabulary;
-}
-
-std::unique_ptr<BpeModel> read_model(const JsonAt& json, bool takes_bytes) {
-  if (json.has("type") && json.at("type").text() != "BPE") {
-    json.unsupported("the model {} is not supported, only BPE", shown(json.at("type").text()));
-  }
-  json.only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-             "byte_fallback", "ignore_merges", "vocab", "merges"});
-  const auto given = [&](const char* key) { return json.has(key) && !json.at(key).is_null(); };
-  if (given("dropout") && !(json.at("dropout").value().is_number() && json.at("dropout").value() == 0.0)) {
-    json.at("dropout").unsupported("random merges are not supported; set it to null");
-  }
-  for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (given(affix) && !json.at(affix).text().empty()) json.at(affix).unsupported("is not supported");
-  }
-  const auto flag = [&](const char* key) { return given(key) && json.at(key).boolean(); };
-  BpeConfig config;
-  if (given("unk_token")) config.unknown = json.at("unk_token").text();
-  config.fuse_unknown = flag("fuse_unk");
-  config.byte_fallback = flag("byte_fallback");
-  config.ignore_merges = flag("ignore_merges");
-  config.takes_bytes = takes_bytes;
-  config.vocabulary = read_vocabulary(json.at("vocab"));
-  config.merges = read_merges(json.at("merges"));
-  return json.within([&] { return std::make_unique<BpeModel>(std::move(config)); });
-}
-
-BpeTokenizer::BpeTokenizer(const nlohmann::json& json, const std::string& label, const SpecialRoles& roles,
-                           std::string name, Fingerprint fingerprint, std::vector<TokenizerFile> files) {
+JsonTokenizer::JsonTokenizer(const nlohmann::json& json, const std::string& label, const SpecialRoles& roles,
+                             std::string name, Fingerprint fingerprint, std::vector<TokenizerFile> files) {
   const JsonAt top(json, label);
   if (!json.is_object()) top.corrupt("must be a JSON object");
   if (top.has("version") && top.at("version").text() != "1.0") {
@@ -133,14 +69,14 @@ BpeTokenizer::BpeTokenizer(const nlohmann::json& json, const std::string& label,
   static const nlohmann::json nothing;
   const auto part = [&](const char* key) { return top.has(key) ? top.at(key) : JsonAt(nothing, label); };
   normalizer_ = make_normalizer(part("normalizer"));
-  pre_tokenizers_ = make_pre_tokenizers(part("pre_tokenizer"));
+  pre_tokenizers_ = make_pre_tokenizers(part("pre_tokenizer"), may_take_bytes(top.at("model")));
   model_ = read_model(top.at("model"), pre_tokenizers_.model_takes_bytes);
   decoder_ = make_decoder(part("decoder"));
   if (!part("added_tokens").is_null()) read_added_tokens(top.at("added_tokens"));
 
   Traits traits;
   traits.name = std::move(name);
-  traits.vocab_size = std::max(model_->end_id(), static_cast<std::int32_t>(added_text_.size()));
+  traits.vocab_size = std::max(model_->vocabulary().end_id(), static_cast<std::int32_t>(added_text_.size()));
   const Affixes affixes = read_post_processor(part("post_processor"), traits.vocab_size);
   traits.prefix = affixes.prefix;
   traits.suffix = affixes.suffix;
@@ -162,12 +98,12 @@ BpeTokenizer::BpeTokenizer(const nlohmann::json& json, const std::string& label,
   set_traits(std::move(traits));
 }
 
-void BpeTokenizer::read_added_tokens(const JsonAt& json) {
+void JsonTokenizer::read_added_tokens(const JsonAt& json) {
   std::vector<AddedToken> tokens;
   std::vector<std::string> forms;
   std::unordered_set<std::string> contents;
   // New ones get the ids after the model's: as many as it has tokens, whatever their ids.
-  auto next_id = static_cast<std::int64_t>(model_->token_count());
+  auto next_id = static_cast<std::int64_t>(model_->vocabulary().count());
   for (const JsonAt& entry : json.elements()) {
     entry.only({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
     AddedToken token;
@@ -180,7 +116,7 @@ void BpeTokenizer::read_added_tokens(const JsonAt& json) {
     token.special = entry.at("special").boolean();
     if (token.content.empty()) entry.corrupt("the content is empty");
     if (!contents.insert(token.content).second) entry.corrupt("{} is added twice", shown(token.content));
-    const std::optional<std::int32_t> in_model = model_->id_of(token.content);
+    const std::optional<std::int32_t> in_model = model_->vocabulary().id_of(token.content);
     const std::int64_t expected = in_model ? *in_model : next_id++;
     if (token.id != expected) {
       entry.corrupt("{} has the id {}, but {} it would get {}; the reference library would not use the file's id",
@@ -209,8 +145,8 @@ void BpeTokenizer::read_added_tokens(const JsonAt& json) {
   added_ = AddedTokens(std::move(tokens), forms);
 }
 
-std::optional<std::int32_t> BpeTokenizer::role(const std::optional<std::string>& named,
-                                               std::span<const std::string_view> usual) const {
+std::optional<std::int32_t> JsonTokenizer::role(const std::optional<std::string>& named,
+                                                std::span<const std::string_view> usual) const {
   if (named) return id_of(*named);
   for (const std::string_view name : usual) {
     for (const AddedToken& token : added_.all()) {
@@ -220,20 +156,20 @@ std::optional<std::int32_t> BpeTokenizer::role(const std::optional<std::string>&
   return std::nullopt;
 }
 
-const std::string* BpeTokenizer::token_of(std::int32_t id) const {
+const std::string* JsonTokenizer::token_of(std::int32_t id) const {
   const auto at = static_cast<std::size_t>(id);
   if (id >= 0 && at < added_text_.size() && !added_text_[at].empty()) return &added_text_[at];
-  return model_->token(id);
+  return model_->vocabulary().token(id);
 }
 
-std::optional<std::int32_t> BpeTokenizer::id_of(std::string_view token) const {
+std::optional<std::int32_t> JsonTokenizer::id_of(std::string_view token) const {
   for (const AddedToken& added : added_.all()) {
     if (added.content == token) return added.id;
   }
-  return model_->id_of(token);
+  return model_->vocabulary().id_of(token);
 }
 
-void BpeTokenizer::encode_text(std::string_view text, std::vector<std::int32_t>& ids) const {
+void JsonTokenizer::encode_text(std::string_view text, std::vector<std::int32_t>& ids) const {
   added_.for_each_segment(text, false, [&](std::size_t begin, std::size_t end, const AddedToken* token) {
     if (token != nullptr) return ids.push_back(token->id);
     if (normalizer_ == nullptr) return encode_piece({text.substr(begin, end - begin), begin == 0}, ids);
@@ -243,7 +179,7 @@ void BpeTokenizer::encode_text(std::string_view text, std::vector<std::int32_t>&
   });
 }
 
-void BpeTokenizer::encode_piece(const Piece& piece, std::vector<std::int32_t>& ids) const {
+void JsonTokenizer::encode_piece(const Piece& piece, std::vector<std::int32_t>& ids) const {
   const auto words = [&](const Piece& part) {
     pre_tokenizers_.split(part, [&](const Piece& word) { model_->encode(word.text, ids); });
   };
@@ -257,7 +193,7 @@ void BpeTokenizer::encode_piece(const Piece& piece, std::vector<std::int32_t>& i
   });
 }
 
-std::string BpeTokenizer::decoded(std::span<const std::int32_t> ids, Special special, Bytes bytes) const {
+std::string JsonTokenizer::decoded(std::span<const std::int32_t> ids, Special special, Bytes bytes) const {
   std::string text;
   std::vector<std::string> tokens;
   for (const std::int32_t id : ids) {
@@ -293,12 +229,13 @@ nlohmann::json gpt2_settings() {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> make_bpe_tokenizer(std::string contents, const std::string& label, const SpecialRoles& roles,
-                                              std::vector<TokenizerFile> files) {
+std::unique_ptr<Tokenizer> make_json_tokenizer(std::string contents, const std::string& label,
+                                               const SpecialRoles& roles, std::vector<TokenizerFile> files) {
   const nlohmann::json json = parse_json(contents, label);
   const Tokenizer::Fingerprint fingerprint({"tokenizer.json", contents});
   files.insert(files.begin(), {"tokenizer.json", std::move(contents)});
-  return std::make_unique<BpeTokenizer>(json, label, roles, "BPE " + label, fingerprint, std::move(files));
+  std::string name = type_of_model(JsonAt(json, label).at("model")) + " " + label;
+  return std::make_unique<JsonTokenizer>(json, label, roles, std::move(name), fingerprint, std::move(files));
 }
 
 std::unique_ptr<Tokenizer> make_gpt2_tokenizer(std::string vocabulary, const std::string& vocabulary_label,
@@ -348,7 +285,7 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer(std::string vocabulary, const std
   files.insert(files.begin(), {"merges.txt", std::move(merges)});
   files.insert(files.begin(), {"vocab.json", std::move(vocabulary)});
   const std::string label = vocabulary_label + " with " + merges_label;
-  return std::make_unique<BpeTokenizer>(json, label, known, "BPE " + label, fingerprint, std::move(files));
+  return std::make_unique<JsonTokenizer>(json, label, known, "BPE " + label, fingerprint, std::move(files));
 }
 
 }  // namespace qdelta

@@ -1,9 +1,9 @@
-// Byte-pair encoding from tokenizer.json, as the Hugging Face library (tokenizers 0.23) computes it:
+// tokenizer.json, as the Hugging Face library (tokenizers 0.23) reads it:
 //
 //   added tokens     cut out of the text, those that are not "normalized" first
 //   normalizer       over what lies between them (normalizers.h), then the "normalized" added tokens
 //   pre-tokenizers   words (pre_tokenizers.h)
-//   model            ids of each word (bpe_model.h)
+//   model            ids of each word (bpe_model.h, unigram_model.h, word_models.h)
 //   post-processor   tokens before and after; only in encode_with_special
 //   decoder          back to text (decoders.h)
 //
@@ -22,9 +22,9 @@
 namespace qdelta {
 
 // `contents` of a tokenizer.json, `label` its path for messages; `files` beside it to be saved with it.
-[[nodiscard]] std::unique_ptr<Tokenizer> make_bpe_tokenizer(std::string contents, const std::string& label,
-                                                            const SpecialRoles& roles,
-                                                            std::vector<TokenizerFile> files);
+[[nodiscard]] std::unique_ptr<Tokenizer> make_json_tokenizer(std::string contents, const std::string& label,
+                                                             const SpecialRoles& roles,
+                                                             std::vector<TokenizerFile> files);
 
 // GPT-2's own two files: a JSON object from tokens to ids, and a line for each merge. They do not say how text becomes
 // words, so this is for byte-level vocabularies cut as GPT-2 does; any other is refused.
