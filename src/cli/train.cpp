@@ -220,7 +220,7 @@ TrainingOutcome train_on(const Ranks& ranks, TrainFlags& flags, const CLI::App& 
     shards.keep();
     if (flags.run.resume && !flags.stored && newest_checkpoint(flags.run.out)) return;  // of version 0.1
     if (flags.stored) return flags.stored->write(flags.run.out);                        // an extension
-    flags.run_file(command, data, ranks.size()).write(flags.run.out);
+    TrainFlags::run_file(command, data, ranks.size()).write(flags.run.out);
     write_whole(config_path(flags.run.out), config_to_json(config).dump(2) + "\n");
   };
   if (ranks.first()) say_what_trains(flags, ranks, groups, model, *data.source);

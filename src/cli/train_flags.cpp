@@ -224,7 +224,7 @@ void TrainFlags::check_batch(const RankGroups& ranks) {
           run_rows);
 }
 
-RunFile TrainFlags::run_file(const CLI::App& command, const TrainingData& training_data, int ranks) const {
+RunFile TrainFlags::run_file(const CLI::App& command, const TrainingData& training_data, int ranks) {
   RunFile file;
   file.take_settings(command, kOfTheCall);
   // A run may be resumed from another folder.
