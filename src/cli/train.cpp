@@ -106,11 +106,11 @@ class NewShards {
 };
 
 // Rank 0 makes the shards of a text and checks those there are; the others then open them.
-TrainingData open_data_of(const TrainFlags& flags, const Ranks& ranks, NewShards& shards) {
+TrainingData open_data_of(const TrainFlags& flags, const Ranks& ranks, const RankGroups& groups, NewShards& shards) {
   ShardFolder folder;
   folder.keep = flags.run.resume;
   folder.make = ranks.first();
-  folder.ranks = ranks.size();
+  folder.groups = groups.groups();
   folder.path = flags.run.resume ? (fs::path(flags.run.out) / "data").string() : shards.choose(ranks);
   folder.check_text = flags.text_given || !flags.stored;
   if (!ranks.first()) ranks.barrier();
@@ -143,21 +143,23 @@ ModelConfig config_of(const TrainFlags& flags, const TrainingData& data) {
   return config;
 }
 
-void say_what_trains(const TrainFlags& flags, const Ranks& ranks, const LanguageModel& model,
+void say_what_trains(const TrainFlags& flags, const Ranks& ranks, const RankGroups& groups, const LanguageModel& model,
                      const BatchSource& source) {
   const ModelConfig& config = model.config();
-  const std::int64_t rows = std::min(flags.rows, ceil_div(source.next_rows(), std::int64_t{ranks.size()}));
+  const std::int64_t group_rows = ceil_div(source.next_rows(), std::int64_t{groups.groups()});
+  const std::int64_t rows = std::min(flags.rows, group_rows);
   fmt::print("{} parameters, {} ({}), {:.1f} MB of activations\n{}\n", model.layout().parameters(),
              config.mixer_title(), config.mixer_name(),
-             static_cast<double>(ModelRunner::training_bytes(model.layout(), flags.run.device, rows, flags.seq_len,
+             static_cast<double>(ModelRunner::training_bytes(model.layout(), flags.run.device, rows,
+                                                             ceil_div(flags.seq_len, std::int64_t{groups.parts}),
                                                              flags.run.recompute)) /
                  1e6,
              source.describe());
   if (const std::string note = flags.warmup_note(); !note.empty()) fmt::print("{}\n", note);
   if (ranks.communicator() != nullptr) {
-    fmt::print("{} ranks over {}, {} rows of each batch on each, {} threads\n", ranks.size(),
-               ranks.communicator()->description(), ceil_div(source.next_rows(), std::int64_t{ranks.size()}),
-               thread_count(ranks.device().threads));
+    const std::string on = groups.parts == 1 ? "on each" : fmt::format("on each {} together", groups.parts);
+    fmt::print("{} ranks over {}, {} rows of each batch {}, {} threads\n", ranks.size(),
+               ranks.communicator()->description(), group_rows, on, thread_count(ranks.device().threads));
   }
   std::fflush(stdout);  // progress does not go through its buffer
 }
@@ -205,13 +207,17 @@ void initialise_model(const TrainFlags& flags, const Ranks& ranks, const Trainin
 TrainingOutcome train_on(const Ranks& ranks, TrainFlags& flags, const CLI::App& command,
                          const std::atomic<bool>& stop) {
   refuse_existing_run(flags);
-  flags.check_batch(ranks.size());
+  const RankGroups groups(ranks.communicator(), flags.run.sequence_parallel);
+  if (groups.parts > 1 && ranks.device().gpu != nullptr) {
+    fail(Status::unsupported, "--sequence-parallel runs on the CPU alone so far; leave it out, or --device");
+  }
+  flags.check_batch(groups);
   NewShards shards(flags.run.out, ranks.first());
-  const TrainingData data = open_data_of(flags, ranks, shards);
+  const TrainingData data = open_data_of(flags, ranks, groups, shards);
   const ModelConfig config = config_of(flags, data);
   LanguageModel model(config);
   initialise_model(flags, ranks, data, model);
-  flags.run.recipe = flags.recipe(*data.source, ranks.size());
+  flags.run.recipe = flags.recipe(*data.source, groups.groups());
   flags.run.tokenizer = data.tokenizer;
   flags.run.name = fs::path(flags.run.out).filename().string();
   if (ranks.size() == 1) flags.run.machine_limit = machine_limit(flags, model.layout());
@@ -221,9 +227,9 @@ TrainingOutcome train_on(const Ranks& ranks, TrainFlags& flags, const CLI::App& 
     if (flags.stored) return flags.stored->write(flags.run.out);                        // an extension
     // The run's file comes last: where it is, all that is written here once is there.
     write_whole(config_path(flags.run.out), config_to_json(config).dump(2) + "\n");
-    flags.run_file(command, data, ranks.size()).write(flags.run.out);
+    TrainFlags::run_file(command, data, ranks.size()).write(flags.run.out);
   };
-  if (ranks.first()) say_what_trains(flags, ranks, model, *data.source);
+  if (ranks.first()) say_what_trains(flags, ranks, groups, model, *data.source);
   Progress progress;
   TrainingOutcome outcome = run_training(model, *data.source, data.validation, flags.run, stop, progress);
   if (ranks.first()) {
@@ -266,6 +272,8 @@ void add_train(CLI::App& app) {
       "configs/340M.json --preset paper-340M --out run\n"
       "  qdelta train --data web:0.7 books:0.3 --out mixed\n"
       "  mpirun --bind-to none -n 4 qdelta train --text book.txt --out run     on four processes; also srun\n"
+      "  mpirun --bind-to none -n 4 qdelta train --text book.txt --seq-len 65536 --rows 1 --sequence-parallel 4 --out "
+      "run\n"
       "  qdelta train --mqar 64:4:100000 --vocab-size 8192 --hidden-size 128 --layers 2 --mlp false --rows 256 --out "
       "recall\n"
       "Ctrl-C finishes the step, saves, and says how to go on.");

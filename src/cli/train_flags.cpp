@@ -22,9 +22,9 @@ using Names = std::vector<std::string>;
 // No settings of a run, but of one call of the command.
 const Names kOfTheCall{"config", "out", "resume", "extend", "preset"};
 // What may change when a run is resumed: it changes no numbers (but rounding), or is checked by its contents.
-const Names kFree{"threads",         "device",     "dtype",     "transport", "eval-every",
-                  "save-every",      "keep",       "patience",  "rows",      "recompute",
-                  "target-accuracy", "validation", "tokenizer", "text",      "data"};
+const Names kFree{
+    "threads", "device",    "dtype", "transport", "eval-every",      "save-every", "keep",      "patience",
+    "rows",    "recompute", "text",  "data",      "target-accuracy", "validation", "tokenizer", "sequence-parallel"};
 const Names kSchedule{"schedule", "lr", "warmup", "min-lr-ratio", "decay-steps"};
 
 // The recipes of the paper; the model is --model-config's.
@@ -97,6 +97,12 @@ void TrainFlags::add_to(CLI::App& command) {
   command
       .add_option("--transport", transport,
                   "Between the processes that mpirun or srun started: mpi, nccl, or auto for what fits")
+      ->group("Run")
+      ->capture_default_str();
+  command
+      .add_option("--sequence-parallel", run.sequence_parallel,
+                  "So many processes share the tokens of a batch, also within a sequence, which may then be as many "
+                  "times as long; --rows are theirs together")
       ->group("Run")
       ->capture_default_str();
 }
@@ -199,20 +205,26 @@ void TrainFlags::read_extensions() {
   }
 }
 
-void TrainFlags::check_batch(int ranks) {
+void TrainFlags::check_batch(const RankGroups& ranks) {
   if (!stored || batch_tokens > 0) return;
   const std::string path = (fs::path(run.out) / kRunFileName).string();
   const auto found = stored->settings.find("rows");
   const std::int64_t rows_then = whole(found == stored->settings.end() ? "" : found->second.front(), path + ": rows");
   const std::int64_t ranks_then = whole(stored->sections.at("start")["ranks"], path + ": ranks");
-  run_rows = rows_then * ranks_then;
-  require(!rows_given_ || rows * ranks == run_rows,
-          "the run in {} was started with other settings:\n  --rows is {} on {} processes, but was {} on {}\nLeave it "
-          "out to go on with batches of {} rows.",
-          run.out, rows, ranks, rows_then, ranks_then, run_rows);
+  const auto parts = stored->settings.find("sequence-parallel");
+  const std::int64_t parts_then =
+      parts == stored->settings.end() ? 1 : whole(parts->second.front(), path + ": sequence-parallel");
+  const std::int64_t groups_then = ranks_then / parts_then;
+  run_rows = rows_then * groups_then;
+  const bool groups = ranks.parts > 1 || parts_then > 1;
+  require(!rows_given_ || rows * ranks.groups() == run_rows,
+          "the run in {} was started with other settings:\n  --rows is {} on {} {}, but was {} on {}\nLeave it out to "
+          "go on with batches of {} rows.",
+          run.out, rows, ranks.groups(), groups ? "groups of processes" : "processes", rows_then, groups_then,
+          run_rows);
 }
 
-RunFile TrainFlags::run_file(const CLI::App& command, const TrainingData& training_data, int ranks) const {
+RunFile TrainFlags::run_file(const CLI::App& command, const TrainingData& training_data, int ranks) {
   RunFile file;
   file.take_settings(command, kOfTheCall);
   // A run may be resumed from another folder.

@@ -21,9 +21,9 @@ struct TrainFlags : TrainingFlags {
   // does not give them. Throws where a resumed run is told something else than it was started with.
   void prepare(CLI::App& command);
   // Of a run over so many ranks: throws where a resumed run would have another batch.
-  void check_batch(int ranks);
+  void check_batch(const RankGroups& ranks);
   // What the run's folder is to say.
-  [[nodiscard]] RunFile run_file(const CLI::App& command, const TrainingData& training_data, int ranks) const;
+  [[nodiscard]] static RunFile run_file(const CLI::App& command, const TrainingData& training_data, int ranks);
 
  private:
   void resume(CLI::App& command);

@@ -158,7 +158,7 @@ WeightedPath weighted_path(const std::string& text) {
 
 TrainingData open_data(const TrainingFlags& flags, const ShardFolder& folder) {
   check_flags(flags);
-  if (!flags.mqar.empty()) return open_mqar(flags, folder.ranks);
+  if (!flags.mqar.empty()) return open_mqar(flags, folder.groups);
 
   TrainingData data;
   data.tokenizer = flags.tokenizer;
@@ -188,7 +188,7 @@ TrainingData open_data(const TrainingFlags& flags, const ShardFolder& folder) {
   }
   const RowOptions row{flags.seq_len, flags.reset_at_documents, flags.context_len};
   data.source =
-      token_source(paths, {.row = row, .rows = flags.batch_rows(folder.ranks), .seed = flags.seed, .shuffle = true},
+      token_source(paths, {.row = row, .rows = flags.batch_rows(folder.groups), .seed = flags.seed, .shuffle = true},
                    tokenizer.get(), check, data);
   if (!held_out.empty()) {
     const auto rows_dataset = std::make_shared<const TokenDataset>(TokenDataset::open(held_out, tokenizer.get()));

@@ -30,7 +30,7 @@ struct ShardFolder {
   std::string path;
   bool keep = false;       // those that are there already are taken
   bool make = true;        // false: another rank makes and checks them
-  int ranks = 1;           // that share a batch
+  int groups = 1;          // of ranks, which share a batch
   bool check_text = true;  // the text is read, for its fingerprint, where its shards are there already
 };
 

@@ -40,10 +40,10 @@ ModelConfig TrainingFlags::config_for(const TrainingData& training_data) const {
   return result;
 }
 
-std::int64_t TrainingFlags::batch_rows(int ranks) const {
+std::int64_t TrainingFlags::batch_rows(int groups) const {
   if (run_rows > 0) return run_rows;
   require(rows > 0, "a batch must have at least one row, not {}", rows);
-  if (batch_tokens == 0) return rows * ranks;
+  if (batch_tokens == 0) return rows * groups;
   require(mqar.empty(), "--batch-tokens counts rows of text; with --mqar give --rows");
   require(batch_tokens > 0 && batch_tokens % seq_len == 0, "--batch-tokens {} are no whole number of rows of {}",
           batch_tokens, seq_len);
@@ -81,11 +81,11 @@ LearningRateSchedule TrainingFlags::schedule() const {
   return {lr, warmup, steps, min_lr_ratio, schedule_named(schedule_kind), decay_steps};
 }
 
-std::string TrainingFlags::recipe(const BatchSource& source, int ranks) const {
+std::string TrainingFlags::recipe(const BatchSource& source, int groups) const {
   std::string result = fmt::format(
       "{}; {} batches of {} rows a step, {} steps, rate {} after {} steps of warm-up down to {} of it, seed {}, "
       "AdamW {} {} {}, decay {}, clip {}",
-      source.describe(), run.accumulate, batch_rows(ranks), steps, lr, warmup, min_lr_ratio, seed, run.optimizer.beta1,
+      source.describe(), run.accumulate, batch_rows(groups), steps, lr, warmup, min_lr_ratio, seed, run.optimizer.beta1,
       run.optimizer.beta2, run.optimizer.epsilon, run.optimizer.weight_decay, run.optimizer.clip);
   // Only what differs from the one way that there was in version 0.1, so that its runs are known again.
   if (schedule_kind != "cosine") result += fmt::format(", schedule {}", schedule_kind);

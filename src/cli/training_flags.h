@@ -46,9 +46,9 @@ struct TrainingFlags {
   // Fills in what of `run` follows from other flags, and checks it.
   void resolve();
   // Everything that shapes the numbers, so that a resumed run can tell whether it is still the same run.
-  [[nodiscard]] std::string recipe(const BatchSource& source, int ranks) const;
-  // Rows of a batch of the source, over so many ranks.
-  [[nodiscard]] std::int64_t batch_rows(int ranks) const;
+  [[nodiscard]] std::string recipe(const BatchSource& source, int groups) const;
+  // Rows of a batch of the source, over so many groups of ranks.
+  [[nodiscard]] std::int64_t batch_rows(int groups) const;
 };
 
 }  // namespace qdelta

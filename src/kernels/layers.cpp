@@ -81,8 +81,18 @@ void gated_norm_backward(const Device& device, const GatedNormBackward& args, Wo
   cpu::gated_norm_backward(device, args, workspace.get(cpu::gated_norm_backward_workspace(args)));
 }
 
+namespace {
+
+// Rows before the first sequence.
+void refuse_before_on_gpu(const Device& device, const ConstTensorView& before) {
+  if (device.gpu != nullptr && before) fail(Status::unsupported, "short_conv: `before` is not read on a GPU yet");
+}
+
+}  // namespace
+
 void short_conv_forward(const Device& device, const ShortConvForward& args, Workspace& workspace) {
   const TimedWork timed(Work::convolution);
+  refuse_before_on_gpu(device, args.before);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::short_conv_forward(*device.gpu, args);
 #endif
@@ -91,6 +101,7 @@ void short_conv_forward(const Device& device, const ShortConvForward& args, Work
 
 void short_conv_backward(const Device& device, const ShortConvBackward& args, Workspace& workspace) {
   const TimedWork timed(Work::convolution);
+  refuse_before_on_gpu(device, args.before);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
     return cuda::short_conv_backward(*device.gpu, args, workspace.get(cuda::short_conv_backward_workspace(args)));

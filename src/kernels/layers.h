@@ -97,7 +97,7 @@ void gated_norm_backward(const Device& device, const GatedNormBackward& args, Wo
 // Causal convolution over W tokens of each channel, then silu
 // -----------------------------------------------------------
 //   y[t][c] = silu( bias[c] + sum_j weight[c][j] x[t - W + 1 + j][c] ),  with zeros, or `state`, before a sequence's
-//   first token
+//   first token; before that of the first sequence alone, with `before`, on the CPU
 struct ShortConvForward {
   ConstTensorView x;                      // [N, channels]
   ConstTensorView weight;                 // [channels, W]
@@ -106,14 +106,17 @@ struct ShortConvForward {
   TensorView state;                       // [P, W - 1, channels], read and then updated in place; optional
   std::span<const std::int64_t> slots;    // the state of each sequence; empty: sequence n has state n
   ConstTensorView bias;                   // [channels]; optional
+  ConstTensorView before = {};            // [W - 1, channels], oldest first; optional, and only without a state
 };
 struct ShortConvBackward {
   ConstTensorView x, weight, dy;
   TensorView dx;  // written
   TensorView dweight;
   std::span<const std::int64_t> offsets;
-  ConstTensorView bias;  // [channels]; optional
-  TensorView dbias;      // where there is a bias
+  ConstTensorView bias;         // [channels]; optional
+  TensorView dbias;             // where there is a bias
+  ConstTensorView before = {};  // as in the forward
+  TensorView dbefore = {};      // [W - 1, channels], where there is `before`; written
 };
 void short_conv_forward(const Device& device, const ShortConvForward& args, Workspace& workspace);
 void short_conv_backward(const Device& device, const ShortConvBackward& args, Workspace& workspace);

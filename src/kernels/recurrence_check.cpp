@@ -220,4 +220,30 @@ void check(const RecurrenceStep& args) {
   check_index(args.index, R, args.states);
 }
 
+void check(const RecurrenceMap& args) {
+  check(args.in);
+  const RecurrenceLayout at(args.in, kDefaultChunk);
+  check_sizes(at.K, at.K, {at.N, at.HV, at.K, at.K}, "[N, HV, K, K]");
+  check_optional_output("m", args.m, {at.N, at.HV, at.K, at.K}, "[N, HV, K, K]", true);
+  check_optional_output("n", args.n, {at.N, at.HV, at.K, at.V}, "[N, HV, K, V]", true);
+}
+
+void check(const RecurrenceEntryGradient& args) {
+  check(args.in);
+  const RecurrenceLayout at(args.in, kDefaultChunk);
+  check_view("do", args.d_o, {at.B, at.T, at.HV, at.V}, "[B, T, HV, V]", false);
+  check_output("dn", args.dn, {at.N, at.HV, at.K, at.V}, "[N, HV, K, V]", true);
+}
+
+void check(const RecurrenceMapProduct& args) {
+  check_rank("state", args.state, 4, "[N, HV, K, V]");
+  const Shape states = args.state.shape;
+  const std::int64_t K = states[2];
+  check_sizes(K, states[3], states, "[N, HV, K, V]");
+  check_view("m", args.m, {states[0], states[1], K, K}, "[N, HV, K, K]", true);
+  check_view("state", args.state, states, "[N, HV, K, V]", true);
+  check_optional("add", args.add, states, "[N, HV, K, V]", true);
+  check_output("out", args.out, states, "[N, HV, K, V]", true);
+}
+
 }  // namespace qdelta

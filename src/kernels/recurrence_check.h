@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/recurrence.h"
+#include "kernels/recurrence_map.h"
 
 namespace qdelta {
 
@@ -11,5 +12,8 @@ void check(const Execution& run);
 void check(const RecurrenceForward& args);
 void check(const RecurrenceBackward& args);
 void check(const RecurrenceStep& args);
+void check(const RecurrenceMap& args);
+void check(const RecurrenceEntryGradient& args);
+void check(const RecurrenceMapProduct& args);
 
 }  // namespace qdelta

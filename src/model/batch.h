@@ -6,10 +6,13 @@
 
 namespace qdelta {
 
+class SequencePart;
+
 // N rows of all sequences together, sequence n being rows [offsets[n], offsets[n + 1]).
 struct Batch {
   std::span<const std::int64_t> offsets;
   std::span<const std::int64_t> device_offsets;  // the same, where kernels can read them
+  SequencePart* part = nullptr;                  // where sequences go on on other processes (sequence_part.h)
 
   [[nodiscard]] std::int64_t rows() const { return offsets.back(); }
   [[nodiscard]] std::int64_t sequences() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
@@ -36,6 +39,7 @@ struct BatchShape {
   std::span<const std::int64_t> offsets;
   bool training = false;
   Recompute recompute = Recompute::none;
+  bool part = false;  // sequences may go on on other processes
 
   [[nodiscard]] std::int64_t rows() const { return offsets.back(); }
   // Whether what is large for the time it takes stays in memory until the backward.

@@ -30,6 +30,21 @@ BasicView<Byte> columns(const BasicView<Byte>& matrix, std::int64_t begin, std::
   return view;
 }
 
+// All elements of a contiguous float32 view.
+inline std::span<float> floats_of(const TensorView& view) {
+  return {reinterpret_cast<float*>(view.data), static_cast<std::size_t>(view.shape.elements())};
+}
+
+// Indices [begin, begin + count) of an axis.
+template <class Byte>
+BasicView<Byte> narrowed(const BasicView<Byte>& view, int axis, std::int64_t begin, std::int64_t count) {
+  if (!view) return {};
+  BasicView<Byte> out = view;
+  out.data += begin * view.step(axis) * static_cast<std::int64_t>(size_of(view.dtype));
+  out.shape.extent[static_cast<std::size_t>(axis)] = count;
+  return out;
+}
+
 // `row` as a matrix of as many rows as `like`.
 inline ConstTensorView repeated(const ConstTensorView& row, const TensorView& like) {
   ConstTensorView view = row;

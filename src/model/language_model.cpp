@@ -87,9 +87,10 @@ class ModelRunner::ActivationPlan {
       : rows(shape.rows()),
         head_rows(std::min(rows, qdelta::head_rows(device))),
         scratch(layout.config, device, shape, memory),
-        training_(shape.training) {
+        training_(shape.training),
+        part_(shape.part) {
     const ModelConfig& c = layout.config;
-    if (training_) offsets_.assign(shape.offsets.begin(), shape.offsets.end());
+    if (training_ || part_) offsets_.assign(shape.offsets.begin(), shape.offsets.end());
     const std::size_t layers = layout.blocks.size();
     mixer_scratch.resize(layers);
     overlaid(layers + 2, memory, [&](std::size_t part_of, BumpAllocator& part) {
@@ -122,8 +123,9 @@ class ModelRunner::ActivationPlan {
   }
   // Whether a batch of this shape can use it. Where nothing is saved only the number of rows matters.
   [[nodiscard]] bool fits(const BatchShape& shape) const {
-    return rows == shape.rows() && training_ == shape.training &&
-           (!training_ || std::equal(offsets_.begin(), offsets_.end(), shape.offsets.begin(), shape.offsets.end()));
+    return rows == shape.rows() && training_ == shape.training && part_ == shape.part &&
+           (offsets_.empty() ||
+            std::equal(offsets_.begin(), offsets_.end(), shape.offsets.begin(), shape.offsets.end()));
   }
   // The residual stream on entry to a layer, and after the last; the same memory unless blocks are recomputed.
   TensorView& stream_at(std::size_t layer) { return stream_[stream_.size() == 1 ? 0 : layer]; }
@@ -151,8 +153,8 @@ class ModelRunner::ActivationPlan {
     }
   }
 
-  bool training_;
-  std::vector<std::int64_t> offsets_;  // in training
+  bool training_, part_;
+  std::vector<std::int64_t> offsets_;  // where they matter
   std::vector<TensorView> stream_;
 };
 
@@ -194,7 +196,12 @@ void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots&
   require(input.offsets.size() > 1 && input.offsets.front() == 0 &&
               input.offsets.back() == static_cast<std::int64_t>(input.ids.size()),
           "the offsets of the sequences do not span the {} tokens", input.ids.size());
-  const BatchShape shape{.offsets = input.offsets, .training = training, .recompute = recompute_};
+  const bool part = input.part != nullptr;
+  require(!part || states.states == nullptr, "a part of a batch has no states of its own");
+  if (part && device_.gpu != nullptr) {
+    fail(Status::unsupported, "sequences over several processes run on the CPU alone so far");
+  }
+  const BatchShape shape{.offsets = input.offsets, .training = training, .recompute = recompute_, .part = part};
   if (plan_ == nullptr || !plan_->fits(shape)) {
     BumpAllocator counter(nullptr);
     (void)ActivationPlan(model_.layout(), device_, shape, counter);
@@ -203,7 +210,7 @@ void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots&
     BumpAllocator memory(memory_.data());
     plan_ = std::make_unique<ActivationPlan>(model_.layout(), device_, shape, memory);
   }
-  batch_ = {input.offsets, offsets_(device_, input.offsets)};
+  batch_ = {.offsets = input.offsets, .device_offsets = offsets_(device_, input.offsets), .part = input.part};
   device_ids_ = ids_(device_, input.ids);
   device_slots_ = slots_(device_, states.slots);
 }

@@ -68,6 +68,7 @@ struct StateSlots {
 struct ModelInput {
   std::span<const std::int32_t> ids;
   std::span<const std::int64_t> offsets;
+  SequencePart* part = nullptr;  // of a batch over several processes (sequence_part.h); on the CPU, without states
 };
 
 // Told during a backward that gradients are complete from this place of the flat array to its end, at falling places

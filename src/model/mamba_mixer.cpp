@@ -3,18 +3,37 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "model/adjacent_states.h"
 #include "model/block_views.h"
+#include "model/sequence_part.h"
 
 namespace qdelta {
 namespace {
 
 using block_views::columns;
+using block_views::floats_of;
+using block_views::narrowed;
 using block_views::steps;
 using block_views::take;
 using block_views::take_rows;
+
+// Tokens [begin, begin + count), which `offsets` says are one sequence.
+SelectiveScanInputs tokens_of(SelectiveScanInputs in, std::int64_t begin, std::int64_t count,
+                              std::span<const std::int64_t> offsets) {
+  for (ConstTensorView* view : {&in.x, &in.dt, &in.B, &in.C, &in.z}) *view = narrowed(*view, 0, begin, count);
+  in.offsets = offsets;
+  return in;
+}
+
+// out = map . state + out, the map being diagonal.
+void add_mapped(const TensorView& map, const TensorView& state, const TensorView& out) {
+  const std::span<float> sums = floats_of(out);
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += floats_of(map)[i] * floats_of(state)[i];
+}
 
 // A of state n is -(n + 1).
 Initializer log_of_state_number(std::int64_t states) {
@@ -118,6 +137,10 @@ std::unique_ptr<MixerActivations> MambaMixer::plan_activations(const Device& dev
   // The scan's states lose too much in bfloat16: its backward goes through many tokens from each.
   if (shape.training) a->chunk_states = take(memory, {scan_chunks(rows), c.state_size, inner()});
   a->y = take(memory, {rows, inner()}, dtype);
+  if (shape.part) {
+    a->before = take(memory, {c.conv_size - 1, inner()});
+    for (TensorView* state : {&a->entry, &a->map}) *state = take(memory, {1, c.state_size, inner()});
+  }
   return a;
 }
 
@@ -127,6 +150,15 @@ std::unique_ptr<MixerScratch> MambaMixer::plan_scratch(const Device& device, con
   const std::int64_t rows = shape.rows();
   const DType dtype = device.activations;
   auto s = std::make_unique<Scratch>();
+  if (shape.part) {
+    const auto sequences = static_cast<std::int64_t>(shape.offsets.size()) - 1;
+    for (TensorView* halo : {&s->rows_own, &s->rows_in}) *halo = take(memory, {c.conv_size - 1, inner()});
+    for (TensorView* all : {&s->states, &s->d_states}) *all = take(memory, {sequences, c.state_size, inner()});
+    s->state_own = take(memory, {1, c.state_size, inner()});
+    s->no_input = take(memory, {1, inner()});
+    s->dA_log = take(memory, {inner(), c.state_size});
+    for (TensorView* unwanted : {&s->d_skip, &s->d_dt_bias}) *unwanted = take(memory, {inner()});
+  }
   if (!shape.training) return s;
   s->d_y = take(memory, {rows, inner()}, dtype);
   s->d_projected = take_rows(memory, rows, 2 * inner(), dtype);
@@ -184,9 +216,14 @@ SelectiveScanBackward MambaMixer::backward_args(const LayerContext& context, std
   return args;
 }
 
-void MambaMixer::run_scan(const LayerContext& context, const Activations& a, const MixerState& state) const {
+void MambaMixer::run_scan(const LayerContext& context, const Activations& a, const Scratch& s,
+                          const MixerState& state) const {
+  if (!state) {
+    SelectiveScanForward args = forward_args(context, a, {});
+    if (context.batch.part != nullptr) args.in.h0 = carry_states(context, a, s);
+    return selective_scan_forward(context.device, args, context.workspace);
+  }
   if (!steps(context.batch, state)) {
-    if (!state) return selective_scan_forward(context.device, forward_args(context, a, {}), context.workspace);
     const AdjacentStates states(context.device, state.pools[kRecurrentPool], state);
     selective_scan_forward(context.device, forward_args(context, a, states.view()), context.workspace);
     return states.put_back();
@@ -205,14 +242,82 @@ void MambaMixer::run_scan(const LayerContext& context, const Activations& a, con
                                        .y = a.y});
 }
 
+// Over the cuts of a batch --------------------------------------------------------------------------------------------
+//
+// The map of a part is diagonal, h_out = m . h_in + n. Both are final states of the scan: n from zeros, m from ones
+// without an input. The gradient that a part's own outputs send to h_in is that of its backward without d_ht.
+
+TensorView MambaMixer::states_on_entry(const Batch& batch, const Activations& a, const Scratch& s) {
+  if (!SequencePart::enters(batch)) return {};
+  std::ranges::fill(floats_of(s.states), 0.0F);
+  std::ranges::copy(floats_of(a.entry), floats_of(s.states).begin());
+  return s.states;
+}
+
+TensorView MambaMixer::carry_states(const LayerContext& context, const Activations& a, const Scratch& s) const {
+  const Batch& batch = context.batch;
+  const bool passes = SequencePart::passes(batch);
+  if (batch.part->leaves()) {
+    const std::int64_t begin = batch.offsets[batch.offsets.size() - 2];
+    const std::array<std::int64_t, 2> offsets{0, batch.rows() - begin};
+    SelectiveScanForward args;
+    args.in = tokens_of(inputs(context, a), begin, offsets[1], offsets);
+    args.y = narrowed(a.y, 0, begin, offsets[1]);
+    args.ht = s.state_own;
+    selective_scan_forward(context.device, args, context.workspace);
+    if (passes) {
+      std::ranges::fill(floats_of(a.map), 1.0F);
+      std::ranges::fill(floats_of(s.no_input), 0.0F);
+      args.in.x = block_views::repeated(s.no_input, a.x);
+      args.in.h0 = a.map;
+      args.ht = a.map;
+      selective_scan_forward(context.device, args, context.workspace);
+    }
+  }
+  batch.part->carry(SequencePart::Way::on, floats_of(s.state_own), floats_of(a.entry), passes,
+                    [&] { add_mapped(a.map, a.entry, s.state_own); });
+  return states_on_entry(batch, a, s);
+}
+
+TensorView MambaMixer::carry_state_gradients(const LayerContext& context, std::span<float> gradients,
+                                             const Activations& a, const Scratch& s) const {
+  const Batch& batch = context.batch;
+  if (batch.part->enters()) {
+    const std::array<std::int64_t, 2> offsets{0, batch.offsets[1]};
+    for (const TensorView& unwanted : {s.dA_log, s.d_skip, s.d_dt_bias}) std::ranges::fill(floats_of(unwanted), 0.0F);
+    SelectiveScanBackward args = backward_args(context, gradients, a, s);
+    args.in = tokens_of(args.in, 0, offsets[1], offsets);
+    args.in.h0 = a.entry;
+    args.chunk_states = narrowed(a.chunk_states, 0, 0, scan_chunks(offsets[1]));
+    args.dy = narrowed(args.dy, 0, 0, offsets[1]);
+    for (TensorView* view : {&args.dx, &args.ddt, &args.dB, &args.dC, &args.dz}) {
+      *view = narrowed(*view, 0, 0, offsets[1]);
+    }
+    args.dA_log = s.dA_log;
+    args.dskip = s.d_skip;
+    args.ddt_bias = s.d_dt_bias;
+    args.dh0 = s.state_own;
+    selective_scan_backward(context.device, args, context.workspace);
+  }
+  const TensorView exit = narrowed(s.d_states, 0, batch.sequences() - 1, 1);
+  if (batch.part->leaves()) std::ranges::fill(floats_of(s.d_states), 0.0F);
+  batch.part->carry(SequencePart::Way::back, floats_of(s.state_own), floats_of(exit), SequencePart::passes(batch),
+                    [&] { add_mapped(a.map, exit, s.state_own); });
+  return batch.part->leaves() ? s.d_states : TensorView();
+}
+
 // Forward and backward ------------------------------------------------------------------------------------------------
 
 void MambaMixer::forward(const LayerContext& context, const Forward& args, MixerActivations& activations,
-                         MixerScratch& /*scratch*/, const MixerState& state) const {
+                         MixerScratch& scratch, const MixerState& state) const {
   const auto& a = dynamic_cast<const Activations&>(activations);
+  const auto& s = dynamic_cast<const Scratch&>(scratch);
   const Device& device = context.device;
   const Weights& weights = context.weights;
   linear_forward(device, {.x = args.in, .w = in_proj_.matrix_in(weights), .y = a.projected, .add = {}});
+  if (SequencePart* part = context.batch.part; part != nullptr) {
+    part->carry_rows(context.batch, columns(a.projected, 0, inner()), s.rows_own, a.before);
+  }
   short_conv_forward(device,
                      {.x = columns(a.projected, 0, inner()),
                       .weight = conv_.in(weights),
@@ -220,12 +325,13 @@ void MambaMixer::forward(const LayerContext& context, const Forward& args, Mixer
                       .offsets = context.batch.device_offsets,
                       .state = state ? state.pools[kConvPool] : TensorView(),
                       .slots = state.device_slots,
-                      .bias = conv_bias_.in(weights)},
+                      .bias = conv_bias_.in(weights),
+                      .before = SequencePart::enters(context.batch) ? a.before : TensorView()},
                      context.workspace);
   linear_forward(device, {.x = a.x, .w = x_proj_.matrix_in(weights), .y = a.low, .add = {}});
   const TensorView low_dt = columns(a.low, 0, config_->step_rank());
   linear_forward(device, {.x = low_dt, .w = dt_proj_.matrix_in(weights), .y = a.dt, .add = {}});
-  run_scan(context, a, state);
+  run_scan(context, a, s, state);
   linear_forward(device, {.x = a.y, .w = out_proj_.matrix_in(weights), .y = args.out, .add = args.residual});
 }
 
@@ -240,7 +346,12 @@ void MambaMixer::backward(const LayerContext& context, const Backward& args, con
   linear_backward(
       device,
       {.x = a.y, .w = out_proj_.matrix_in(weights), .dy = args.d_out, .dx = s.d_y, .dw = out_proj_.in(gradients)});
-  selective_scan_backward(device, backward_args(context, gradients, a, s), context.workspace);
+  SelectiveScanBackward scan = backward_args(context, gradients, a, s);
+  if (context.batch.part != nullptr) {
+    scan.d_ht = carry_state_gradients(context, gradients, a, s);
+    scan.in.h0 = states_on_entry(context.batch, a, s);
+  }
+  selective_scan_backward(device, scan, context.workspace);
   linear_backward(device, {.x = columns(a.low, 0, R),
                            .w = dt_proj_.matrix_in(weights),
                            .dy = s.d_dt,
@@ -260,8 +371,13 @@ void MambaMixer::backward(const LayerContext& context, const Backward& args, con
                        .dweight = conv_.in(gradients),
                        .offsets = context.batch.device_offsets,
                        .bias = conv_bias_.in(weights),
-                       .dbias = conv_bias_.in(gradients)},
+                       .dbias = conv_bias_.in(gradients),
+                       .before = SequencePart::enters(context.batch) ? a.before : TensorView(),
+                       .dbefore = SequencePart::enters(context.batch) ? s.rows_own : TensorView()},
                       context.workspace);
+  if (SequencePart* part = context.batch.part; part != nullptr) {
+    part->carry_row_gradients(context.batch, s.rows_own, s.rows_in, columns(s.d_projected, 0, inner()));
+  }
   linear_backward(device, {.x = args.in,
                            .w = in_proj_.matrix_in(weights),
                            .dy = s.d_projected,

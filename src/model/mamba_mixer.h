@@ -25,11 +25,20 @@ struct MambaActivations : MixerActivations {
   TensorView dt;
   TensorView chunk_states;  // [scan_chunks(N), states, inner width] f32; missing outside of training
   TensorView y;             // of the scan, gated
+  // Of a part of a batch (sequence_part.h), float32:
+  TensorView before;  // [conv_size - 1, inner width]: the convolution's inputs before the first sequence
+  TensorView entry;   // [1, states, inner width]: the state that the first sequence begins with
+  TensorView map;     // [1, states, inner width]: the diagonal of M of a sequence that goes through the whole part
 };
 
-// In training only.
 struct MambaScratch : MixerScratch {
-  TensorView d_projected, d_x, d_low, d_dt, d_y;
+  TensorView d_projected, d_x, d_low, d_dt, d_y;  // these in training only
+  // Of a part of a batch, float32:
+  TensorView rows_own, rows_in;          // like `before`: what goes over the cuts
+  TensorView states, d_states;           // [sequences, states, inner width]: on entry, and gradients on exit
+  TensorView state_own;                  // [1, states, inner width]: what goes over a cut, h_out or dh_in
+  TensorView no_input;                   // [1, inner width]: zeros
+  TensorView dA_log, d_skip, d_dt_bias;  // of the parameters, where nobody wants them
 };
 
 class MambaMixer final : public Mixer {
@@ -66,7 +75,13 @@ class MambaMixer final : public Mixer {
                                                   const TensorView& states) const;
   [[nodiscard]] SelectiveScanBackward backward_args(const LayerContext& context, std::span<float> gradients,
                                                     const Activations& a, const Scratch& s) const;
-  void run_scan(const LayerContext& context, const Activations& a, const MixerState& state) const;
+  void run_scan(const LayerContext& context, const Activations& a, const Scratch& s, const MixerState& state) const;
+  // For a part of a batch: the states that the sequences begin with (again), and the gradients of those that they end
+  // with. Missing where all are zero.
+  [[nodiscard]] TensorView carry_states(const LayerContext& context, const Activations& a, const Scratch& s) const;
+  [[nodiscard]] static TensorView states_on_entry(const Batch& batch, const Activations& a, const Scratch& s);
+  [[nodiscard]] TensorView carry_state_gradients(const LayerContext& context, std::span<float> gradients,
+                                                 const Activations& a, const Scratch& s) const;
 
   std::shared_ptr<const ModelConfig> config_;
   Slot in_proj_;  // [2 inner width, hidden]

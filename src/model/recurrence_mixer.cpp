@@ -9,11 +9,14 @@
 #include "model/adjacent_states.h"
 #include "model/block.h"
 #include "model/block_views.h"
+#include "model/sequence_part.h"
 
 namespace qdelta {
 namespace {
 
 using block_views::columns;
+using block_views::floats_of;
+using block_views::narrowed;
 using block_views::repeated;
 using block_views::steps;
 using block_views::take;
@@ -208,6 +211,10 @@ std::unique_ptr<MixerActivations> RecurrenceMixer::plan_activations(const Device
     a->saved = {memory.take<std::byte>(static_cast<std::int64_t>(bytes)), bytes};
   }
   a->o = take(memory, {rows, c.value_width()}, dtype);
+  if (shape.part) {
+    a->before = take(memory, {conv_.exists() ? c.conv_size - 1 : 0, channels()});
+    a->map = take(memory, {1, c.value_heads(), c.head_dim, c.head_dim});
+  }
   return a;
 }
 
@@ -219,6 +226,14 @@ std::unique_ptr<MixerScratch> RecurrenceMixer::plan_scratch(const Device& device
   auto s = std::make_unique<Scratch>();
   if (!shape.keeps_large()) s->qkv = take(memory, {rows, channels()}, dtype);
   s->head_out = take(memory, {rows, c.value_width()}, dtype);
+  if (shape.part) {
+    const auto sequences = static_cast<std::int64_t>(shape.offsets.size()) - 1;
+    for (TensorView* halo : {&s->rows_own, &s->rows_in}) {
+      *halo = take(memory, {conv_.exists() ? c.conv_size - 1 : 0, channels()});
+    }
+    s->states = take(memory, {sequences, c.value_heads(), c.head_dim, c.value_dim()});
+    s->state_own = take(memory, {1, c.value_heads(), c.head_dim, c.value_dim()});
+  }
   if (!shape.training) return s;
   s->d_o = take(memory, {rows, c.value_width()}, dtype);
   s->d_projected = take_rows(memory, rows, projected_, dtype);
@@ -297,11 +312,14 @@ RecurrenceStep RecurrenceMixer::step_args(const Activations& a, const MixerState
   return args;
 }
 
-void RecurrenceMixer::run_recurrence(const LayerContext& context, const Activations& a, const TensorView& qkv,
+void RecurrenceMixer::run_recurrence(const LayerContext& context, const Activations& a, const Scratch& s,
                                      const MixerState& state) const {
   const Device& device = context.device;
+  const TensorView& qkv = qkv_of(a, s);
   if (!state) {
-    recurrence_forward(device, forward_args(context, a, qkv, {}), context.workspace);
+    RecurrenceForward args = forward_args(context, a, qkv, {});
+    if (context.batch.part != nullptr) args.in.h0 = carry_states(context, a, s);
+    recurrence_forward(device, args, context.workspace);
   } else if (steps(context.batch, state)) {
     recurrence_step(device, step_args(a, state), context.workspace);
   } else {
@@ -309,6 +327,58 @@ void RecurrenceMixer::run_recurrence(const LayerContext& context, const Activati
     recurrence_forward(device, forward_args(context, a, qkv, states.view()), context.workspace);
     states.put_back();
   }
+}
+
+// Over the cuts of a batch --------------------------------------------------------------------------------------------
+
+RecurrenceInputs RecurrenceMixer::inputs_of_sequence(const LayerContext& context, const Activations& a,
+                                                     const TensorView& qkv, std::int64_t sequence) const {
+  RecurrenceInputs in = inputs({}, a, qkv);
+  const std::span<const std::int64_t> at = context.batch.offsets.subspan(static_cast<std::size_t>(sequence), 2);
+  for (ConstTensorView* view : {&in.q, &in.k, &in.v, &in.g, &in.beta, &in.lambda}) {
+    *view = narrowed(*view, 1, at[0], at[1] - at[0]);
+  }
+  return in;
+}
+
+TensorView RecurrenceMixer::carry_states(const LayerContext& context, const Activations& a, const Scratch& s) const {
+  SequencePart& part = *context.batch.part;
+  const bool passes = SequencePart::passes(context.batch);
+  if (part.leaves()) {
+    const RecurrenceInputs last = inputs_of_sequence(context, a, qkv_of(a, s), context.batch.sequences() - 1);
+    recurrence_map(context.device, {.in = last, .m = passes ? a.map : TensorView(), .n = s.state_own},
+                   context.workspace);
+  }
+  const TensorView entry = narrowed(s.states, 0, 0, 1);
+  if (part.enters()) std::ranges::fill(floats_of(s.states), 0.0F);
+  part.carry(SequencePart::Way::on, floats_of(s.state_own), floats_of(entry), passes, [&] {
+    recurrence_map_product(context.device, {.m = a.map, .state = entry, .add = s.state_own, .out = s.state_own},
+                           context.workspace);
+  });
+  return part.enters() ? s.states : TensorView();
+}
+
+TensorView RecurrenceMixer::carry_state_gradients(const LayerContext& context, const Activations& a,
+                                                  const Scratch& s) const {
+  const ModelConfig& c = *config_;
+  SequencePart& part = *context.batch.part;
+  if (part.enters()) {
+    const ConstTensorView d_o = as_heads(s.d_o, 0, 0, c.value_heads(), c.value_dim());
+    recurrence_entry_gradient(context.device,
+                              {.in = inputs_of_sequence(context, a, qkv_of(a, s), 0),
+                               .d_o = narrowed(d_o, 1, 0, context.batch.offsets[1]),
+                               .dn = s.state_own},
+                              context.workspace);
+  }
+  const TensorView exit = narrowed(s.states, 0, context.batch.sequences() - 1, 1);
+  if (part.leaves()) std::ranges::fill(floats_of(s.states), 0.0F);
+  part.carry(
+      SequencePart::Way::back, floats_of(s.state_own), floats_of(exit), SequencePart::passes(context.batch), [&] {
+        recurrence_map_product(context.device,
+                               {.m = a.map, .state = exit, .add = s.state_own, .out = s.state_own, .transposed = true},
+                               context.workspace);
+      });
+  return part.leaves() ? s.states : TensorView();
 }
 
 // The gates -----------------------------------------------------------------------------------------------------------
@@ -357,7 +427,8 @@ void RecurrenceMixer::run_convolution(const LayerContext& context, const Activat
                       .offsets = context.batch.device_offsets,
                       .state = state ? state.pools[kConvPool] : TensorView(),
                       .slots = state.device_slots,
-                      .bias = {}},
+                      .bias = {},
+                      .before = SequencePart::enters(context.batch) ? a.before : TensorView()},
                      context.workspace);
 }
 
@@ -368,10 +439,13 @@ void RecurrenceMixer::forward(const LayerContext& context, const Forward& args, 
   const Device& device = context.device;
   const Weights& weights = context.weights;
   linear_forward(device, {.x = args.in, .w = projections_.matrix_in(weights), .y = a.projected, .add = {}});
+  if (SequencePart* part = context.batch.part; part != nullptr) {
+    part->carry_rows(context.batch, columns(a.projected, 0, channels()), s.rows_own, a.before);
+  }
   run_convolution(context, a, qkv_of(a, s), state);
   gates_forward(device, gates(weights, a));
   fill_fixed_gates(context, a);
-  run_recurrence(context, a, qkv_of(a, s), state);
+  run_recurrence(context, a, s, state);
   gated_norm_forward(device, {.x = a.o,
                               .gate = columns(a.projected, gate_at_, config_->value_width()),
                               .weight = out_norm_.in(weights),
@@ -407,7 +481,9 @@ void RecurrenceMixer::backward(const LayerContext& context, const Backward& args
       device,
       {.x = s.head_out, .w = out_.matrix_in(weights), .dy = args.d_out, .dx = {}, .dw = out_.in(args.gradients)});
   if (!a.qkv) run_convolution(context, a, s.qkv, {});
-  recurrence_backward(device, backward_args(context, a, s), context.workspace);
+  RecurrenceBackward recurrence = backward_args(context, a, s);
+  if (context.batch.part != nullptr) recurrence.d_ht = carry_state_gradients(context, a, s);
+  recurrence_backward(device, recurrence, context.workspace);
   gates_and_conv_backward(context, args.gradients, a, s);
   projections_backward(context, args, s);
 }
@@ -435,8 +511,13 @@ void RecurrenceMixer::gates_and_conv_backward(const LayerContext& context, std::
                        .dweight = conv_.exists() ? conv_.in(gradients) : s.d_ones,
                        .offsets = context.batch.device_offsets,
                        .bias = {},
-                       .dbias = {}},
+                       .dbias = {},
+                       .before = SequencePart::enters(context.batch) ? a.before : TensorView(),
+                       .dbefore = SequencePart::enters(context.batch) ? s.rows_own : TensorView()},
                       context.workspace);
+  if (SequencePart* part = context.batch.part; part != nullptr) {
+    part->carry_row_gradients(context.batch, s.rows_own, s.rows_in, columns(s.d_projected, 0, channels()));
+  }
 }
 
 void RecurrenceMixer::projections_backward(const LayerContext& context, const Backward& args, const Scratch& s) const {

@@ -8,6 +8,7 @@
 
 #include "kernels/layers.h"
 #include "kernels/recurrence.h"
+#include "kernels/recurrence_map.h"
 #include "model/config.h"
 #include "model/mixer.h"
 #include "model/mixer_types.h"
@@ -25,6 +26,9 @@ struct RecurrenceActivations : MixerActivations {
   TensorView chunk_states;     // [chunks, HV, K, V]; missing outside of training
   std::span<std::byte> saved;  // by the recurrence for its backward, likewise and where it recomputes
   TensorView o;                // of the recurrence
+  // Of a part of a batch (sequence_part.h), float32:
+  TensorView before;  // [conv_size - 1, q, k and v channels]: the convolution's inputs before the first sequence
+  TensorView map;     // [1, HV, K, K]: M of a sequence that goes through the whole part
 };
 
 struct RecurrenceScratch : MixerScratch {
@@ -34,6 +38,10 @@ struct RecurrenceScratch : MixerScratch {
   TensorView d_projected, d_qkv;
   TensorView dg, dbeta, dlambda;
   TensorView d_ones;  // of the convolution that stands in where the model has none
+  // Of a part of a batch, float32:
+  TensorView rows_own, rows_in;  // like `before`: what goes over the cuts
+  TensorView states;             // [sequences, HV, K, V]: on entry, or gradients on exit
+  TensorView state_own;          // [1, HV, K, V]: what goes over a cut, S_out or dS_in
 };
 
 struct BlockActivations;
@@ -84,8 +92,15 @@ class RecurrenceMixer final : public Mixer {
   [[nodiscard]] ConstTensorView conv_weight(const Weights& weights) const;
   void fill_fixed_gates(const LayerContext& context, const Activations& a) const;
   // o from q, k, v and the gates: in place on the pool of states where every sequence has one token.
-  void run_recurrence(const LayerContext& context, const Activations& a, const TensorView& qkv,
+  void run_recurrence(const LayerContext& context, const Activations& a, const Scratch& s,
                       const MixerState& state) const;
+  // For a part of a batch: the states that the sequences begin with, or the gradients of those that they end with.
+  // Missing where all are zero.
+  [[nodiscard]] RecurrenceInputs inputs_of_sequence(const LayerContext& context, const Activations& a,
+                                                    const TensorView& qkv, std::int64_t sequence) const;
+  [[nodiscard]] TensorView carry_states(const LayerContext& context, const Activations& a, const Scratch& s) const;
+  [[nodiscard]] TensorView carry_state_gradients(const LayerContext& context, const Activations& a,
+                                                 const Scratch& s) const;
   // qkv from the projections.
   void run_convolution(const LayerContext& context, const Activations& a, const TensorView& qkv,
                        const MixerState& state) const;

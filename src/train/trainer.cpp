@@ -33,7 +33,7 @@ std::span<float> OptimizerState::m() { return floats_in(memory, 0, size); }
 std::span<float> OptimizerState::v() { return floats_in(memory, size, size); }
 
 Trainer::Trainer(LanguageModel& model, const OptimizerOptions& options, const Device& device, Recompute recompute,
-                 Communicator* communicator)
+                 Communicator* communicator, std::int64_t sequence_parallel)
     : model_(model),
       options_(options),
       device_(device),
@@ -42,7 +42,9 @@ Trainer::Trainer(LanguageModel& model, const OptimizerOptions& options, const De
       evaluation_runner_(model, weights_, device, Recompute::none),
       gradients_(device, bytes_of(model.layout().size)),
       workspace_(device),
-      communicator_(communicator) {
+      communicator_(communicator),
+      ranks_(communicator, sequence_parallel) {
+  if (ranks_.parts > 1) sequence_ = std::make_unique<SequenceRanks>(*communicator, ranks_);
   const std::vector<std::uint8_t> decays = decay_groups(model.layout(), options.decayed);
   decays_ = DeviceBuffer(device, decays.size());
   qdelta::upload(device, decays_.data(), decays.data(), decays.size());
@@ -93,6 +95,12 @@ void Trainer::upload() {
   qdelta::upload(device_, moments_.data(), state_.memory.data(), moments_.size());
 }
 
+template <class Work>
+void Trainer::with_own_part(const TokenBatch& batch, const Work& work) {
+  if (sequence_ == nullptr) return work(batch);
+  work(sequence_->take(batch));
+}
+
 double Trainer::loss_and_gradients(std::span<const TokenBatch> micro_batches, std::int64_t loss_tokens) {
   const std::span<float> gradients = floats_in(gradients_, 0, model_.layout().size);
   clear(device_, gradients_.data(), gradients_.size());
@@ -103,10 +111,11 @@ double Trainer::loss_and_gradients(std::span<const TokenBatch> micro_batches, st
   if (micro_batches.empty() && observer) observer(0);
   double loss = 0;
   for (std::size_t i = 0; i < micro_batches.size(); ++i) {
-    const TokenBatch& batch = micro_batches[i];
     const bool last = i + 1 == micro_batches.size();
-    loss += runner_.loss_and_gradients({batch.ids, batch.offsets}, batch.targets, gradients, loss_tokens,
-                                       last ? observer : GradientObserver());
+    with_own_part(micro_batches[i], [&](const TokenBatch& batch) {
+      loss += runner_.loss_and_gradients({batch.ids, batch.offsets, sequence_.get()}, batch.targets, gradients,
+                                         loss_tokens, last ? observer : GradientObserver());
+    });
   }
   return loss;
 }
@@ -135,6 +144,7 @@ double Trainer::update(float learning_rate) {
 StepResult Trainer::step(std::span<const TokenBatch> micro_batches, float learning_rate) {
   std::array<std::int64_t, 2> counts{};  // tokens, and those with a target
   for (const TokenBatch& micro_batch : micro_batches) {
+    if (ranks_.part() > 0) break;  // the first of a group counts for it
     counts[0] += static_cast<std::int64_t>(micro_batch.ids.size());
     counts[1] += micro_batch.loss_tokens;
   }
@@ -156,18 +166,18 @@ EvaluationResult Trainer::evaluate(std::span<const TokenBatch> batches) {
   std::array<std::int64_t, 2> counts{};  // tokens with a target, and those of them that it would guess
   std::vector<float> losses;
   std::vector<std::int32_t> best;
-  const std::size_t ranks = communicator_ == nullptr ? 1 : static_cast<std::size_t>(communicator_->size());
-  const std::size_t rank = communicator_ == nullptr ? 0 : static_cast<std::size_t>(communicator_->rank());
-  for (std::size_t n = rank; n < batches.size(); n += ranks) {
-    const TokenBatch& batch = batches[n];
-    losses.resize(batch.ids.size());
-    best.resize(batch.ids.size());
-    evaluation_runner_.losses({batch.ids, batch.offsets}, batch.targets, losses, best);
-    for (std::size_t i = 0; i < batch.ids.size(); ++i) {
-      loss += losses[i];
-      counts[1] += batch.targets[i] >= 0 && best[i] == batch.targets[i] ? 1 : 0;
-    }
-    counts[0] += batch.loss_tokens;
+  const auto groups = static_cast<std::size_t>(ranks_.groups());
+  for (auto n = static_cast<std::size_t>(ranks_.group()); n < batches.size(); n += groups) {
+    with_own_part(batches[n], [&](const TokenBatch& batch) {
+      losses.resize(batch.ids.size());
+      best.resize(batch.ids.size());
+      evaluation_runner_.losses({batch.ids, batch.offsets, sequence_.get()}, batch.targets, losses, best);
+      for (std::size_t i = 0; i < batch.ids.size(); ++i) {
+        loss += losses[i];
+        counts[1] += batch.targets[i] >= 0 && best[i] == batch.targets[i] ? 1 : 0;
+      }
+      counts[0] += batch.loss_tokens;
+    });
   }
   if (communicator_ != nullptr) {
     communicator_->all_reduce(Device{}, std::span(&loss, 1), Reduction::sum);

@@ -11,6 +11,7 @@
 #include "data/batches.h"
 #include "distributed/communicator.h"
 #include "model/language_model.h"
+#include "train/sequence_ranks.h"
 #include "train/sharded_optimizer.h"
 #include "train/weight_decay.h"
 
@@ -54,13 +55,16 @@ struct OptimizerState {
 
 class Trainer {
  public:
-  // Without a communicator for one process alone. With one, what follows is collective.
+  // Without a communicator for one process alone. With one, what follows is collective. `sequence_parallel` ranks at a
+  // time are a group, which shares the sequences of its batches (sequence_ranks.h).
   Trainer(LanguageModel& model, const OptimizerOptions& options, const Device& device,
-          Recompute recompute = Recompute::none, Communicator* communicator = nullptr);
+          Recompute recompute = Recompute::none, Communicator* communicator = nullptr,
+          std::int64_t sequence_parallel = 1);
 
-  // The mean loss over the loss tokens of all micro-batches, of all ranks, and one update. A rank may have none.
+  // The mean loss over the loss tokens of all micro-batches, of all ranks, and one update. A rank may have none; ranks
+  // of a group have the same ones.
   StepResult step(std::span<const TokenBatch> micro_batches, float learning_rate);
-  // The ranks take turns at the batches.
+  // The groups take turns at the batches.
   EvaluationResult evaluate(std::span<const TokenBatch> batches);
 
   // What the host has of it. On a GPU parameters and moments live there while training, with several ranks moments are
@@ -78,6 +82,9 @@ class Trainer {
 
  private:
   [[nodiscard]] bool first_rank() const { return communicator_ == nullptr || communicator_->rank() == 0; }
+  // Calls work(this rank's part of a batch of its group).
+  template <class Work>
+  void with_own_part(const TokenBatch& batch, const Work& work);
   double loss_and_gradients(std::span<const TokenBatch> micro_batches, std::int64_t loss_tokens);
   double update(float learning_rate);
 
@@ -93,6 +100,8 @@ class Trainer {
   DeviceBuffer decays_;   // AdamW::decays; empty: all do
   Workspace workspace_;
   Communicator* communicator_;
+  RankGroups ranks_;
+  std::unique_ptr<SequenceRanks> sequence_;    // where a group has several ranks
   std::unique_ptr<ShardedOptimizer> sharded_;  // with a communicator
 };
 

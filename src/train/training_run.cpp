@@ -36,7 +36,9 @@ class Run {
         validation_(validation),
         options_(options),
         progress_(progress),
-        trainer_(model, options.optimizer, options.device, options.recompute, options.communicator),
+        trainer_(model, options.optimizer, options.device, options.recompute, options.communicator,
+                 options.sequence_parallel),
+        groups_(options.communicator, options.sequence_parallel),
         flop_per_token_(training_flop_per_token(model.layout())),
         head_flop_per_token_(head_training_flop_per_token(model.layout())) {
     if (first_rank()) open();
@@ -147,14 +149,15 @@ class Run {
     trainer_.release_state();
   }
 
-  // This rank's part of the next batches, in pieces of at most micro_rows.
+  // This rank's rows of the next batches (the ranks of a group have the same), in pieces of at most micro_rows.
   std::vector<TokenBatch> next_micro_batches() {
     std::vector<TokenBatch> pieces;
-    const std::int64_t rank = options_.communicator == nullptr ? 0 : options_.communicator->rank();
+    const std::int64_t group = groups_.group();
+    const std::int64_t groups = groups_.groups();
     for (std::int64_t i = 0; i < options_.accumulate; ++i) {
       const std::int64_t rows = source_.next_rows();
-      const std::int64_t end = rows * (rank + 1) / ranks();
-      std::int64_t begin = rows * rank / ranks();
+      const std::int64_t end = rows * (group + 1) / groups;
+      std::int64_t begin = rows * group / groups;
       const std::int64_t most = options_.micro_rows > 0 ? options_.micro_rows : rows;
       for (; begin < end; begin += most) pieces.push_back(source_.read(begin, std::min(begin + most, end)));
       source_.advance();
@@ -264,6 +267,7 @@ class Run {
   const TrainingOptions& options_;
   Progress& progress_;
   Trainer trainer_;
+  RankGroups groups_;
   TrainingState state_;
   std::string resumed_;  // the checkpoint it went on from
   FileDescriptor lock_;

@@ -22,7 +22,7 @@ struct TrainingOptions {
   std::string out;                               // the folder of the run
   std::string name;                              // for the progress line
   std::int64_t accumulate = 1;                   // batches of the source per step
-  std::int64_t micro_rows = 0;                   // rows that a rank runs at a time; 0: its part of a batch
+  std::int64_t micro_rows = 0;                   // rows that a rank, or a group, runs at a time; 0: its part of a batch
   LearningRateSchedule schedule;                 // schedule.total steps
   std::vector<LearningRateSchedule> extensions;  // and after them, those of each of these
   std::vector<CurriculumStage> curriculum;
@@ -36,6 +36,7 @@ struct TrainingOptions {
   bool resume = false;
   Device device;
   Communicator* communicator = nullptr;  // of the ranks of the run; null: one process
+  std::int64_t sequence_parallel = 1;    // so many ranks share the sequences of their rows (sequence_ranks.h)
   std::string tokenizer;                 // to copy into checkpoints; "": none
   std::string recipe;                    // the settings that shape the result, as text
   double machine_limit = 0;              // FLOP/s, for the share that is shown; 0: unknown

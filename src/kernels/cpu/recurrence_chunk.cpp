@@ -21,11 +21,13 @@
 //   dK  = diag(Gamma_C) V' dS+^T + scale P^T Q + (Gamma . dA)^T diag(erase) X + dX
 //   dmix = rowsum(dX . Q)               derase = -rowsum(diag(gamma) X . dR S^T) + rowsum(dA . Gamma . X K^T)
 //
-// and dg_t is the sum of (value . gradient) over every decay factor that spans token t.
+// and dg_t is the sum of (value . gradient) over every decay factor that spans token t. The gradient of the entry state
+// alone (recurrence_map.h) is dV', dR and dS of this.
 #include "kernels/cpu/recurrence_chunk.h"
 
 #include "core/threads.h"
 #include "kernels/cpu/bf16_product.h"
+#include "kernels/cpu/recurrence_map.h"
 
 #define HWY_TARGET_INCLUDE "kernels/cpu/recurrence_chunk.cpp"
 #include "kernels/cpu/highway.h"
@@ -143,6 +145,36 @@ void ForwardUnit(const ChunkPlan& plan, const RecurrenceInputs& in, const Tensor
 // ---------------------------------------------------------------------------------------------------------------------
 // Backward.
 
+// dR in the place of dV', from dO and dS+.
+HWY_INLINE void ResidualGradient(const ChunkPlan& plan, const PreparedChunk& chunk, bool erases, std::byte* packing,
+                                 const float* d_out, const float* d_state, float* d_residual, std::int64_t width) {
+  const std::int64_t rows = chunk.padded;
+  const float* last_gamma = chunk.gamma + (rows - 1) * plan.ldc;
+  Multiply<Left::row_major, Into::set>(plan, packing, rows, width, plan.Kp, chunk.k, plan.ldk, d_state,
+                                       kColumnGroupStride, d_residual, kColumnGroupStride);
+  for (std::int64_t r = 0; r < rows; ++r)
+    ScaleInto(last_gamma[r], d_residual + r * kColumnGroupStride, d_residual + r * kColumnGroupStride, width);
+  LowerTransposedTimes(rows, width, chunk.attend, plan.ldc, d_out, kColumnGroupStride, d_residual, kColumnGroupStride);
+  if (erases) SolveLowerTransposed(rows, width, chunk.correct, plan.ldc, d_residual, kColumnGroupStride);
+}
+
+// dS in the place of dS+:  dS = gamma_C dS+ + [Q; X]^T [scale gamma dO; -erase gamma dR], and dO and dR, which lie one
+// after the other, become what stands there.
+HWY_INLINE void StateGradient(const ChunkPlan& plan, const PreparedChunk& chunk, bool erases, float scale,
+                              std::byte* packing, float* d_out, float* d_state, std::int64_t width) {
+  const std::int64_t rows = chunk.padded;
+  float* d_residual = d_out + rows * kColumnGroupStride;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    ScaleInto(scale * chunk.decay[r], d_out + r * kColumnGroupStride, d_out + r * kColumnGroupStride, width);
+    if (erases)
+      ScaleInto(-chunk.erase[r] * chunk.decay[r], d_residual + r * kColumnGroupStride,
+                d_residual + r * kColumnGroupStride, width);
+  }
+  Multiply<Left::column_major, Into::scale_add>(plan, packing, plan.Kp, width, erases ? 2 * rows : rows, chunk.q,
+                                                plan.ldk, d_out, kColumnGroupStride, d_state, kColumnGroupStride,
+                                                chunk.decay[rows - 1]);
+}
+
 // One column group of one chunk: gives dV, turns dS+ into dS in place, adds to the sums over columns.
 HWY_INLINE void BackwardGroup(const ChunkPlan& plan, const RecurrenceBackward& args, const PreparedChunk& chunk,
                               const OutRows& dv_rows, std::int64_t first, std::int64_t group, BackwardScratch& s,
@@ -152,7 +184,6 @@ HWY_INLINE void BackwardGroup(const ChunkPlan& plan, const RecurrenceBackward& a
   const std::int64_t rows = chunk.padded;
   const std::int64_t both = erases ? 2 * rows : rows;  // dO alone, or dO and dR
   const std::int64_t width = plan.padded_width(group);
-  const float* last_gamma = chunk.gamma + (rows - 1) * plan.ldc;
   float* d_out = s.d_out;                                   // dO
   float* d_residual = s.d_out + rows * kColumnGroupStride;  // dV', then dR
 
@@ -164,13 +195,7 @@ HWY_INLINE void BackwardGroup(const ChunkPlan& plan, const RecurrenceBackward& a
   Residual(chunk, erases, s.values, s.v_new, s.v_new, width);
   if (erases) SolveLower(rows, width, chunk.correct, plan.ldc, s.v_new, kColumnGroupStride);
 
-  // dV' and dR.
-  Multiply<Left::row_major, Into::set>(plan, s.packing, rows, width, plan.Kp, chunk.k, plan.ldk, d_state,
-                                       kColumnGroupStride, d_residual, kColumnGroupStride);
-  for (std::int64_t r = 0; r < rows; ++r)
-    ScaleInto(last_gamma[r], d_residual + r * kColumnGroupStride, d_residual + r * kColumnGroupStride, width);
-  LowerTransposedTimes(rows, width, chunk.attend, plan.ldc, d_out, kColumnGroupStride, d_residual, kColumnGroupStride);
-  if (erases) SolveLowerTransposed(rows, width, chunk.correct, plan.ldc, d_residual, kColumnGroupStride);
+  ResidualGradient(plan, chunk, erases, s.packing, d_out, d_state, d_residual, width);
 
   // dV and dwrite.
   const std::int64_t offset = group * kColumnGroup * dv_rows.step * static_cast<std::int64_t>(size_of(dv_rows.dtype));
@@ -200,15 +225,7 @@ HWY_INLINE void BackwardGroup(const ChunkPlan& plan, const RecurrenceBackward& a
     product += Dot(s.state + i * kColumnGroupStride, d_state + i * kColumnGroupStride, width);
   *s.sums.state += product;
 
-  // dS = gamma_C dS+ + [Q; X]^T [scale gamma dO; -erase gamma dR]
-  for (std::int64_t r = 0; r < rows; ++r) {
-    ScaleInto(in.scale * chunk.decay[r], d_out + r * kColumnGroupStride, d_out + r * kColumnGroupStride, width);
-    if (erases)
-      ScaleInto(-chunk.erase[r] * chunk.decay[r], d_residual + r * kColumnGroupStride,
-                d_residual + r * kColumnGroupStride, width);
-  }
-  Multiply<Left::column_major, Into::scale_add>(plan, s.packing, plan.Kp, width, both, chunk.q, plan.ldk, d_out,
-                                                kColumnGroupStride, d_state, kColumnGroupStride, chunk.decay[rows - 1]);
+  StateGradient(plan, chunk, erases, in.scale, s.packing, d_out, d_state, width);
 }
 
 void BackwardUnit(const ChunkPlan& plan, const RecurrenceBackward& args, const BackwardMemory& work,
@@ -247,6 +264,36 @@ void BackwardUnit(const ChunkPlan& plan, const RecurrenceBackward& args, const B
   }
   for (std::int64_t group = unit.group_begin; group < unit.group_end; ++group) {
     StoreState(state_of(args.dh0, unit.sequence, unit.head), at.K, group * kColumnGroup, plan.width(group),
+               s.d_state + (group - unit.group_begin) * state_size, kColumnGroupStride);
+  }
+}
+
+// The gradient that the outputs of all chunks of one unit send to its entry state.
+void EntryGradientUnit(const ChunkPlan& plan, const RecurrenceEntryGradient& args, const ChunkUnit& unit,
+                       std::byte* memory) {
+  const RecurrenceLayout& at = plan.at;
+  const bool erases = traits_of(args.in.rule).erases;
+  BumpAllocator allocator(memory);
+  BackwardScratch s(plan, allocator);
+  const InRows do_rows = at.rows(args.d_o, unit.sequence, unit.head);
+  const std::int64_t state_size = plan.Kp * kColumnGroupStride;
+  std::fill_n(s.d_state, (unit.group_end - unit.group_begin) * state_size, 0.0F);
+  for (std::int64_t c = at.chunks(unit.sequence) - 1; c >= 0; --c) {
+    const std::int64_t first = c * plan.C;
+    Prepare(plan, args.in, unit.sequence, unit.head, first, s.chunk);
+    for (std::int64_t group = unit.group_begin; group < unit.group_end; ++group) {
+      const std::int64_t width = plan.padded_width(group);
+      float* d_state = s.d_state + (group - unit.group_begin) * state_size;
+      LoadRows(do_rows, first, s.chunk, group * kColumnGroup, plan.width(group), width, s.d_out);
+      if (erases) {
+        ResidualGradient(plan, s.chunk, erases, s.packing, s.d_out, d_state,
+                         s.d_out + s.chunk.padded * kColumnGroupStride, width);
+      }
+      StateGradient(plan, s.chunk, erases, args.in.scale, s.packing, s.d_out, d_state, width);
+    }
+  }
+  for (std::int64_t group = unit.group_begin; group < unit.group_end; ++group) {
+    StoreState(state_of(args.dn, unit.sequence, unit.head), at.K, group * kColumnGroup, plan.width(group),
                s.d_state + (group - unit.group_begin) * state_size, kColumnGroupStride);
   }
 }
@@ -292,6 +339,7 @@ namespace qdelta::cpu {
 
 HWY_EXPORT(ForwardUnit);
 HWY_EXPORT(BackwardUnit);
+HWY_EXPORT(EntryGradientUnit);
 HWY_EXPORT(SplitChunkGradients);
 HWY_EXPORT(SumSharedHeads);
 
@@ -301,6 +349,16 @@ std::size_t forward_scratch_bytes(const ChunkPlan& plan) {
   BumpAllocator counter(nullptr);
   (void)ForwardScratch(plan, counter);
   return counter.used();
+}
+
+std::size_t backward_scratch_bytes(const ChunkPlan& plan) {
+  BumpAllocator counter(nullptr);
+  (void)BackwardScratch(plan, counter);
+  return counter.used();
+}
+
+ChunkPlan entry_gradient_plan(const Device& device, const RecurrenceEntryGradient& args) {
+  return {device, args.in, {.form = Form::chunk, .chunk = kDefaultChunk, .bf16_products = false}};
 }
 
 }  // namespace
@@ -354,6 +412,21 @@ void recurrence_chunk_backward(const Device& device, const RecurrenceBackward& a
       sum_heads(plan, work.dk_heads, args.dk, index / plan.at.T, index % plan.at.T, scratch_of(worker));
     });
   }
+}
+
+std::size_t recurrence_entry_gradient_workspace(const Device& device, const RecurrenceEntryGradient& args) {
+  const ChunkPlan plan = entry_gradient_plan(device, args);
+  return backward_scratch_bytes(plan) * static_cast<std::size_t>(plan.threads);
+}
+
+void recurrence_entry_gradient(const Device& device, const RecurrenceEntryGradient& args,
+                               std::span<std::byte> workspace) {
+  const ChunkPlan plan = entry_gradient_plan(device, args);
+  const std::size_t scratch = backward_scratch_bytes(plan);
+  const auto run = HWY_DYNAMIC_DISPATCH(EntryGradientUnit);
+  parallel_for(plan.units(), plan.threads, [&](std::int64_t index, int worker) {
+    run(plan, args, unit_of(plan, index), workspace.data() + static_cast<std::size_t>(worker) * scratch);
+  });
 }
 
 }  // namespace qdelta::cpu

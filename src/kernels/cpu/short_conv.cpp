@@ -28,8 +28,14 @@ inline constexpr std::int64_t kAhead = 12;
 // Input row `t` of a sequence, where t may be before its first token.
 HWY_INLINE Vector LoadRow(const ConvInput& in, std::int64_t t, std::int64_t c, std::int64_t n) {
   if (t >= 0) return LoadN(in.x + t * in.ld + c, n);
-  if (in.state == nullptr) return hn::Zero(Floats());
-  return LoadN(in.state + (t + in.W - 1) * in.channels + c, n);
+  if (in.before == nullptr) return hn::Zero(Floats());
+  return LoadN(in.before + (t + in.W - 1) * in.channels + c, n);
+}
+
+// Row `t` of its gradient; null where nobody wants it.
+HWY_INLINE float* GradientRow(const ConvInput& in, const ConvGradients& out, std::int64_t t) {
+  if (t >= 0) return out.dx + t * out.dx_ld;
+  return out.dbefore == nullptr ? nullptr : out.dbefore + (t + in.W - 1) * in.channels;
 }
 
 HWY_INLINE Vector Weight(const ConvInput& in, std::int64_t j, std::int64_t c, std::int64_t n) {
@@ -101,13 +107,14 @@ void ForwardFour(const ConvInput& in, float* y, std::int64_t y_ld, std::int64_t 
   });
 }
 
-void ConvForward(const ConvInput& in, float* y, std::int64_t y_ld, std::int64_t begin, std::int64_t end) {
+// `state`, where there is one, is what came before, and becomes what comes before the next call.
+void ConvForward(const ConvInput& in, float* state, float* y, std::int64_t y_ld, std::int64_t begin, std::int64_t end) {
   (in.W == kUsualWidth ? ForwardFour : ForwardAnyWidth)(in, y, y_ld, begin, end);
-  if (in.state == nullptr) return;
+  if (state == nullptr) return;
   // The last W - 1 inputs, oldest first; those before this call come from the old state, which lies further on.
   for (std::int64_t j = 0; j < in.W - 1; ++j) {
     ForVectors(end - begin, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
-      StoreN(LoadRow(in, in.length - in.W + 1 + j, begin + i, n), in.state + j * in.channels + begin + i, n);
+      StoreN(LoadRow(in, in.length - in.W + 1 + j, begin + i, n), state + j * in.channels + begin + i, n);
     });
   }
 }
@@ -130,14 +137,17 @@ void BackwardAnyWidth(const ConvInput& in, const ConvGradients& out, std::int64_
       StoreN(hn::Add(du, LoadN(bias_sum, n)), bias_sum, n);
     });
   }
-  for (std::int64_t t = 0; t < in.length; ++t) {
+  for (std::int64_t t = 1 - in.W; t < in.length; ++t) {
+    float* row = GradientRow(in, out, t);
+    if (row == nullptr) continue;
     ForVectors(width, [&](std::int64_t i, std::int64_t n) HWY_ATTR {
       Vector sum = hn::Zero(Floats());
       for (std::int64_t j = 0; j < in.W; ++j) {
         const std::int64_t from = t + in.W - 1 - j;
-        if (from < in.length) sum = hn::MulAdd(Weight(in, j, begin + i, n), LoadN(out.du + from * width + i, n), sum);
+        if (from >= 0 && from < in.length)
+          sum = hn::MulAdd(Weight(in, j, begin + i, n), LoadN(out.du + from * width + i, n), sum);
       }
-      StoreN(sum, out.dx + t * out.dx_ld + begin + i, n);
+      StoreN(sum, row + begin + i, n);
     });
   }
 }
@@ -153,16 +163,21 @@ void BackwardFour(const ConvInput& in, const ConvGradients& out, std::int64_t be
     Vector sum0[kVectors], sum1[kVectors], sum2[kVectors], sum3[kVectors],
         sum4[kVectors];  // of the weights and the bias
     for (int i = 0; i < kVectors; ++i) {
-      x0[i] = x1[i] = x2[i] = du0[i] = du1[i] = du2[i] = zero;
+      x0[i] = LoadRow(in, -3, first + i * lanes, n);
+      x1[i] = LoadRow(in, -2, first + i * lanes, n);
+      x2[i] = LoadRow(in, -1, first + i * lanes, n);
+      du0[i] = du1[i] = du2[i] = zero;
       sum0[i] = sum1[i] = sum2[i] = sum3[i] = sum4[i] = zero;
     }
     const auto write_dx = [&](std::int64_t t, int i, Vector du3) HWY_ATTR {
+      float* row = GradientRow(in, out, t);
+      if (row == nullptr) return;
       const std::int64_t c = first + i * lanes;
       Vector dx = hn::Mul(Weight(in, 0, c, n), du3);
       dx = hn::MulAdd(Weight(in, 1, c, n), du2[i], dx);
       dx = hn::MulAdd(Weight(in, 2, c, n), du1[i], dx);
       dx = hn::MulAdd(Weight(in, 3, c, n), du0[i], dx);
-      StoreN(dx, out.dx + t * out.dx_ld + c, n);
+      StoreN(dx, row + c, n);
     };
     for (std::int64_t t = 0; t < in.length; ++t) {
       const std::int64_t ahead = std::min(t + kAhead, in.length - 1);
@@ -181,7 +196,7 @@ void BackwardFour(const ConvInput& in, const ConvGradients& out, std::int64_t be
         sum2[i] = hn::MulAdd(du3, x2[i], sum2[i]);
         sum3[i] = hn::MulAdd(du3, x3, sum3[i]);
         sum4[i] = hn::Add(du3, sum4[i]);
-        if (t >= 3) write_dx(t - 3, i, du3);
+        write_dx(t - 3, i, du3);
         x0[i] = x1[i];
         x1[i] = x2[i];
         x2[i] = x3;
@@ -192,7 +207,7 @@ void BackwardFour(const ConvInput& in, const ConvGradients& out, std::int64_t be
     }
     for (int i = 0; i < kVectors; ++i) {
       for (std::int64_t t = in.length - 3; t < in.length; ++t) {
-        if (t >= 0) write_dx(t, i, zero);
+        write_dx(t, i, zero);
         du0[i] = du1[i];
         du1[i] = du2[i];
         du2[i] = zero;
@@ -266,6 +281,13 @@ void check_conv(const ConstTensorView& x, const ConstTensorView& weight, const C
   require(!offsets.empty() && offsets.back() <= x.extent(0), "short_conv: offsets do not fit x {}", x.shape.text());
 }
 
+// Rows before the first sequence, or their gradient.
+void check_before(const ConstTensorView& before, const ConstTensorView& weight, const char* name) {
+  require(before.dtype == DType::f32 && before.contiguous() &&
+              before.shape == Shape({weight.extent(1) - 1, weight.extent(0)}),
+          "short_conv: {} {} does not fit weight {}", name, before.shape.text(), weight.shape.text());
+}
+
 }  // namespace
 
 std::size_t short_conv_forward_workspace(const ShortConvForward& args) {
@@ -275,6 +297,8 @@ std::size_t short_conv_forward_workspace(const ShortConvForward& args) {
 void short_conv_forward(const Device& device, const ShortConvForward& args, std::span<std::byte> workspace) {
   check_conv(args.x, args.weight, args.bias, args.offsets);
   check_matrix(args.y, "y");
+  require(!args.before || !args.state, "short_conv: both a state and rows before the first sequence are given");
+  if (args.before) check_before(args.before, args.weight, "before");
   const std::int64_t channels = args.weight.extent(0);
   const std::int64_t W = args.weight.extent(1);
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
@@ -287,14 +311,17 @@ void short_conv_forward(const Device& device, const ShortConvForward& args, std:
     const std::int64_t begin = index % blocks * kChannelBlock;
     const std::int64_t first = args.offsets[n];
     const std::int64_t slot = args.slots.empty() ? n : args.slots[n];
+    float* state = args.state ? floats(args.state) + slot * (W - 1) * channels : nullptr;
+    const float* before = args.before && n == 0 ? floats(args.before) : state;
     run({.x = floats(args.x) + first * args.x.step(0),
          .ld = args.x.step(0),
          .length = args.offsets[n + 1] - first,
          .weight_t = weight_t,
          .channels = channels,
          .W = W,
-         .state = args.state ? floats(args.state) + slot * (W - 1) * channels : nullptr},
-        floats(args.y) + first * args.y.step(0), args.y.step(0), begin, std::min(channels, begin + kChannelBlock));
+         .before = before},
+        state, floats(args.y) + first * args.y.step(0), args.y.step(0), begin,
+        std::min(channels, begin + kChannelBlock));
   });
 }
 
@@ -307,6 +334,10 @@ void short_conv_backward(const Device& device, const ShortConvBackward& args, st
   check_matrix(args.dy, "dy");
   check_matrix(args.dx, "dx");
   if (args.bias) check_vector(args.dbias, args.weight.extent(0), "dbias");
+  if (args.before) {
+    check_before(args.before, args.weight, "before");
+    check_before(args.dbefore, args.weight, "dbefore");
+  }
   const std::int64_t channels = args.weight.extent(0);
   const std::int64_t W = args.weight.extent(1);
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
@@ -323,11 +354,13 @@ void short_conv_backward(const Device& device, const ShortConvBackward& args, st
            .length = args.offsets[n + 1] - first,
            .weight_t = memory.weight_t,
            .channels = channels,
-           .W = W},
+           .W = W,
+           .before = args.before && n == 0 ? floats(args.before) : nullptr},
           {.dy = floats(args.dy) + first * args.dy.step(0),
            .dy_ld = args.dy.step(0),
            .dx = floats(args.dx) + first * args.dx.step(0),
            .dx_ld = args.dx.step(0),
+           .dbefore = args.before && n == 0 ? floats(args.dbefore) : nullptr,
            .dweight_t = memory.dweight_t,
            .du = memory.du + worker * memory.du_size},
           begin, std::min(channels, begin + kChannelBlock));

@@ -12,7 +12,7 @@ struct ConvInput {
   std::int64_t ld = 0, length = 0;
   const float* weight_t = nullptr;  // [W + 1][channels], the bias last
   std::int64_t channels = 0, W = 0;
-  float* state = nullptr;  // [W - 1][channels]: the rows before the first, oldest first; null: zeros
+  const float* before = nullptr;  // [W - 1][channels]: the rows before the first, oldest first; null: zeros
 };
 
 struct ConvGradients {
@@ -20,6 +20,7 @@ struct ConvGradients {
   std::int64_t dy_ld = 0;
   float* dx = nullptr;
   std::int64_t dx_ld = 0;
+  float* dbefore = nullptr;    // [W - 1][channels]; null: not wanted
   float* dweight_t = nullptr;  // [W + 1][channels], added to
   float* du = nullptr;         // scratch of [length][channels of the call], where W is not kUsualWidth
 };
