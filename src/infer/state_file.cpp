@@ -138,7 +138,11 @@ void save_state(const std::string& path, const LanguageModel& model, const Model
 
 SavedState load_state(const std::string& path, const LanguageModel& model, ModelStates& states, std::int64_t slot,
                       std::optional<std::uint64_t> known_model_hash) {
-  const SafetensorsFile file = SafetensorsFile::open(path);
+  return load_state(SafetensorsFile::open(path), model, states, slot, known_model_hash);
+}
+
+SavedState load_state(const SafetensorsFile& file, const LanguageModel& model, ModelStates& states, std::int64_t slot,
+                      std::optional<std::uint64_t> known_model_hash) {
   const SavedState info = checked_info(file, model.config().vocab_size, [&](std::uint64_t version) {
     if (version == 1) return model_hash_v1(model);
     return known_model_hash ? *known_model_hash : model_hash(model);

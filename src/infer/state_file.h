@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "io/safetensors.h"
 #include "model/language_model.h"
 
 namespace qdelta {
@@ -36,6 +37,9 @@ struct StateFileOptions {
 void save_state(const std::string& path, const LanguageModel& model, const ModelStates& states, std::int64_t slot,
                 const SavedState& info, const StateFileOptions& options = {});
 [[nodiscard]] SavedState load_state(const std::string& path, const LanguageModel& model, ModelStates& states,
+                                    std::int64_t slot, std::optional<std::uint64_t> known_model_hash = std::nullopt);
+// The same of a file that is open.
+[[nodiscard]] SavedState load_state(const SafetensorsFile& file, const LanguageModel& model, ModelStates& states,
                                     std::int64_t slot, std::optional<std::uint64_t> known_model_hash = std::nullopt);
 // What a file says without its tensors having been read. Throws as load_state does.
 [[nodiscard]] SavedState state_info(const std::string& path, std::uint64_t model_hash, std::int64_t vocab_size);
