@@ -5,22 +5,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <optional>
 #include <set>
 
 #include "core/error.h"
 #include "infer/state_file.h"
 #include "io/safetensors.h"
 #include "serve/api_error.h"
+#include "serve/state_name.h"
 
 namespace qdelta::serve {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kLongestName = 64;
 constexpr std::string_view kStateEnding = ".state";
 constexpr std::size_t kMostOfAHeader = std::size_t{1} << 20U;  // beside its tensors, in an upload
 
@@ -46,22 +44,6 @@ bool all_finite(const ModelStates& states) {
 }
 
 }  // namespace
-
-bool is_state_name(std::string_view name) {
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-           c == '-';
-  };
-  return !name.empty() && name.size() <= kLongestName && name.front() != '.' && std::ranges::all_of(name, allowed);
-}
-
-void check_state_name(std::string_view name, const std::string& parameter) {
-  if (is_state_name(name)) return;
-  throw ApiError(400,
-                 fmt::format("the name of a state has 1 to {} letters, digits, '.', '_' and '-', and no '.' in front",
-                             kLongestName),
-                 parameter);
-}
 
 NamedStates::Room::~Room() {
   const std::lock_guard lock(states_.mutex_);

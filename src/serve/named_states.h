@@ -26,11 +26,6 @@ struct StateLimits {
   std::size_t disk = std::size_t{4} << 30U;  // bytes of all of them
 };
 
-// Letters, digits, '.', '_' and '-', at most 64 and no dot in front.
-[[nodiscard]] bool is_state_name(std::string_view name);
-// Throws where it is none. `parameter`: the field of the request that it comes from.
-void check_state_name(std::string_view name, const std::string& parameter);
-
 class NamedStates {
  public:
   struct Info {

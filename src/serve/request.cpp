@@ -11,7 +11,7 @@
 #include "data/checked_json.h"
 #include "io/untrusted_text.h"
 #include "serve/api_error.h"
-#include "serve/named_states.h"
+#include "serve/state_name.h"
 
 namespace qdelta::serve {
 namespace {

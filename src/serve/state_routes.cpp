@@ -7,6 +7,7 @@
 
 #include "serve/api_error.h"
 #include "serve/json_text.h"
+#include "serve/state_name.h"
 
 namespace qdelta::serve {
 namespace {
