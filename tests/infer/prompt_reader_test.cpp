@@ -26,12 +26,13 @@ class ScatteredSlots : public ::testing::TestWithParam<std::string> {};
 // stays, and nothing differs from reading them one by one but rounding.
 TEST_P(ScatteredSlots, AreReadTogether) {
   const auto model = speaking_model(speaking_config(GetParam()));
-  const auto weights = std::make_shared<DeviceWeights>(*model, Device{});
+  const Device device{.threads = 1};
+  const auto weights = std::make_shared<DeviceWeights>(*model, device);
   const std::vector<std::vector<std::int32_t>> texts{bytes_of("the river"), bytes_of("was wide and deep"),
                                                      bytes_of("a")};
   const std::vector<std::int64_t> slots{4, 0, 2};
   const auto filled = [&] {
-    ModelStates states(model->config(), 5, {});
+    ModelStates states(model->config(), 5, device);
     PromptReader reader(*model, weights, states);
     for (std::int64_t slot = 0; slot < 5; ++slot) {
       const std::vector<std::int32_t> before(static_cast<std::size_t>(slot) + 3, 'a' + static_cast<int>(slot));
