@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Soak test of qdelta serve: many clients for minutes, short and long, streaming and not, some that disconnect and some
-that are hostile. Every answer with a seed is compared with the one that the same request got alone. Fails on a wrong
-text, on a 5xx other than 503 with Retry-After, and when memory keeps growing.
+that are hostile, some that keep states by name, fork and delete them. Every answer with a seed is compared with the one
+that the same request got alone. Fails on a wrong text, on a 5xx other than 503 with Retry-After, and when memory keeps
+growing.
 
     scripts/soak.py --qdelta build/qdelta [--model FOLDER] [--clients 256] [--minutes 10]
 """
@@ -20,6 +21,7 @@ import tempfile
 import threading
 import time
 
+PATIENCE = 300  # seconds; a machine may have other work
 PROMPTS = ["Once upon a time", "The river", "It was a dark night and " * 20, "a", "x" * 3000]
 
 
@@ -60,6 +62,7 @@ class Soak:
         self.port = port
         self.lock = threading.Lock()
         self.expected = {}
+        self.expected_from_states = {}
         self.counts = {}
         self.wrong = []
         self.end = 0
@@ -81,7 +84,7 @@ class Soak:
 
     def complete(self, body, stream):
         """The text and log-probabilities, or the status where it is not 200."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request("POST", "/v1/completions", json.dumps({**body, "stream": stream}))
             response = connection.getresponse()
@@ -109,12 +112,50 @@ class Soak:
         number = chance.randrange(64)
         got = self.complete(self.request(number), chance.random() < 0.5)
         self.count(got if isinstance(got, int) else "answers")
+        if got == 503 and chance.random() < 0.9:  # the others come back at once
+            time.sleep(0.5 + chance.random())
         if not isinstance(got, int) and got != self.expected[number]:
             text, scores = self.expected[number]
             if got[0] != text:
                 self.fail(f"request {number}: {got[0][:80]!r} instead of {text[:80]!r}")
             else:
                 self.count("other bits of log-probabilities")
+
+    def ask_states(self, method, path, body=None):
+        """The status; a full queue is waited for."""
+        while True:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+            try:
+                connection.request(method, "/v1/states" + path, body and json.dumps(body))
+                response = connection.getresponse()
+                data = response.read()
+            finally:
+                connection.close()
+            if response.status != 503 or time.time() > self.end:
+                break
+            time.sleep(0.5 + random.random())  # as Retry-After says, and not all at once
+        if response.status not in (200, 503):
+            self.fail(f"{method} /v1/states{path}: {response.status} {data[:200]!r}")
+        return response.status
+
+    def from_state(self, number, name):
+        """What a text goes on with behind a state that was kept in its middle, and forked."""
+        prompt = PROMPTS[number % len(PROMPTS)]
+        steps = [("POST", "", {"name": name, "prompt": prompt}), ("POST", "", {"name": name + "-fork", "from": name}),
+                 ("DELETE", "/" + name, None)]
+        for step in steps:
+            if self.ask_states(*step) != 200:
+                return 503
+        body = {**self.request(number), "prompt": " and then", "state": name + "-fork"}
+        got = self.complete(body, number % 2 == 0)
+        return got if self.ask_states("DELETE", f"/{name}-fork") == 200 else 503
+
+    def keeping(self, chance):
+        number = chance.randrange(16)
+        got = self.from_state(number, f"s{threading.get_ident()}")
+        self.count(got if isinstance(got, int) else "answers from states")
+        if not isinstance(got, int) and got[0] != self.expected_from_states[number][0]:
+            self.fail(f"from a state, {number}: {got[0][:80]!r} instead of {self.expected_from_states[number][0][:80]!r}")
 
     def raw(self, data, wait=0.0):
         with socket.create_connection(("127.0.0.1", self.port), timeout=30) as client:
@@ -147,7 +188,7 @@ class Soak:
 
     def client(self, number):
         chance = random.Random(number)
-        act = chance.choices([self.honest, self.leaving, self.hostile], [8, 1, 1])[0]
+        act = chance.choices([self.honest, self.leaving, self.hostile, self.keeping], [8, 1, 1, 1])[0]
         while time.time() < self.end:
             try:
                 act(chance)
@@ -174,10 +215,13 @@ def main():
     parser.add_argument("--minutes", type=float, default=10)
     flags, extra = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
-        server, port = start(flags.qdelta, flags.model or make_model(flags.qdelta, folder), extra)
+        server, port = start(flags.qdelta, flags.model or make_model(flags.qdelta, folder),
+                             ["--states", os.path.join(folder, "states"), "--max-states", "1024", *extra])
         soak = Soak(port)
         for number in range(64):  # alone, one after the other
             soak.expected[number] = soak.complete(soak.request(number), False)
+        for number in range(16):
+            soak.expected_from_states[number] = soak.from_state(number, "alone")
         soak.end = time.time() + 60 * flags.minutes
         clients = [threading.Thread(target=soak.client, args=(n,)) for n in range(flags.clients)]
         for client in clients:

@@ -20,7 +20,8 @@ namespace {
 struct ServeFlags {
   std::string model, tokenizer;
   serve::ServerOptions server;
-  std::int64_t max_body = 8, max_memory = 1024, max_connections = 2048, cache_memory = 512, cache_disk = 4096;
+  std::int64_t max_body = 8, max_memory = 1024, max_connections = 2048, cache_memory = 512, cache_disk = 4096,
+               max_states = 256, states_disk = 4096;
   double grace = 30;
   DeviceFlags device;
 };
@@ -55,6 +56,9 @@ void check(const ServeFlags& flags) {
           flags.cache_memory, 1 << 24);
   require(flags.cache_disk >= 0 && flags.cache_disk <= 1 << 24, "cache-disk is {}, expected 0 to {} (MiB)",
           flags.cache_disk, 1 << 24);
+  at_least("max-states", flags.max_states, 1);
+  require(flags.states_disk >= 1 && flags.states_disk <= 1 << 24, "states-disk is {}, expected 1 to {} (MiB)",
+          flags.states_disk, 1 << 24);
   require(flags.grace >= 0 && flags.grace <= 1e6, "grace is {}, expected 0 seconds or more", flags.grace);
 }
 
@@ -64,6 +68,8 @@ void run_serve(ServeFlags& flags) {
   flags.server.engine.cache.memory = static_cast<std::size_t>(flags.cache_memory) << 20U;
   flags.server.engine.cache.disk = static_cast<std::size_t>(flags.cache_disk) << 20U;
   if (flags.cache_disk == 0 || flags.cache_memory == 0) flags.server.engine.cache.folder.clear();
+  flags.server.states.most = static_cast<std::size_t>(flags.max_states);
+  flags.server.states.disk = static_cast<std::size_t>(flags.states_disk) << 20U;
   flags.server.max_memory = static_cast<std::size_t>(flags.max_memory) << 20U;
   flags.server.http.max_connections = static_cast<std::size_t>(flags.max_connections);
   const StopSignal stop;  // before any thread that computes
@@ -146,13 +152,17 @@ void add_serve(CLI::App& app) {
   command->add_option("--cache-folder", server.engine.cache.folder,
                       "States that memory has no room for go to this folder, and all of them when the server stops");
   command->add_option("--cache-disk", flags->cache_disk, "MiB that they may take there")->capture_default_str();
+  command->add_option("--states", server.states.folder,
+                      "A folder for states that clients give names (files as generate --save-state makes them)");
+  command->add_option("--max-states", flags->max_states, "Most of them")->capture_default_str();
+  command->add_option("--states-disk", flags->states_disk, "MiB that they may take")->capture_default_str();
   command->add_option("--grace", flags->grace, "Seconds that running requests have when the server is stopped")
       ->capture_default_str();
   flags->device.add_to(*command);
   command->footer(
-      "Endpoints: POST /v1/completions, POST /v1/chat/completions, GET /v1/models, POST /tokenize, POST /detokenize, "
-      "GET /tokenizer_info,\n"
-      "           GET /health, GET /metrics. docs/serving.md has them all.\n"
+      "Endpoints: POST /v1/completions, POST /v1/chat/completions, GET /v1/models, GET and POST /v1/states,\n"
+      "           POST /tokenize, POST /detokenize, GET /tokenizer_info, GET /health, GET /metrics.\n"
+      "           docs/serving.md has them all.\n"
       "\n"
       "Examples:\n"
       "  qdelta serve --model run --port 8000\n"

@@ -45,6 +45,11 @@ void Sequence::read(const PromptPiece& piece, std::span<const TokenScore> scores
   if (read_ == to_read_) prompt_has_been_read();
 }
 
+void Sequence::skip(std::size_t tokens) {
+  read_ = tokens;
+  if (read_ == to_read_) prompt_has_been_read();
+}
+
 void Sequence::fork(const Sequence& other) {
   read_ = other.read_;
   if (options_.score_prompt) prompt_scores_ = other.prompt_scores_;

@@ -69,7 +69,7 @@ class Sequence {
   [[nodiscard]] EndReason end() const { return end_; }
 
   // So many tokens of the prompt have been read before, into the state that it continues.
-  void skip(std::size_t tokens) { read_ = tokens; }
+  void skip(std::size_t tokens);
   // The state of another sequence, whose prompt begins alike, has been copied: all that it has read counts here too,
   // with its scores.
   void fork(const Sequence& other);

@@ -78,7 +78,11 @@ void save_state(const std::string& path, const LanguageModel& model, const Model
 
 SavedState load_state(const std::string& path, const LanguageModel& model, ModelStates& states, std::int64_t slot,
                       std::optional<std::uint64_t> known_model_hash) {
-  const SafetensorsFile file = SafetensorsFile::open(path);
+  return load_state(SafetensorsFile::open(path), model, states, slot, known_model_hash);
+}
+
+SavedState load_state(const SafetensorsFile& file, const LanguageModel& model, ModelStates& states, std::int64_t slot,
+                      std::optional<std::uint64_t> known_model_hash) {
   file.verify();
   const StateHeader header = checked_header(file, model.config().vocab_size, [&](std::uint64_t version) {
     if (version == 1) return model_hash_v1(model);
@@ -93,6 +97,11 @@ SavedState load_state(const std::string& path, const LanguageModel& model, Model
     upload(states.device(), to.data, tensors[i].data, static_cast<std::size_t>(to.shape.elements()) * sizeof(float));
   }
   return header.info;
+}
+
+SavedState state_info(const std::string& path, std::uint64_t model_hash, std::int64_t vocab_size) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  return checked_header(file, vocab_size, [&](std::uint64_t /*version*/) { return model_hash; }).info;
 }
 
 std::vector<std::int32_t> token_ids_of_state(const std::string& path, std::uint64_t model_hash,

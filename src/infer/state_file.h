@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "infer/state_format.h"
+#include "io/safetensors.h"
 #include "model/language_model.h"
 
 namespace qdelta {
@@ -29,6 +30,11 @@ void save_state(const std::string& path, const LanguageModel& model, const Model
                 const SavedState& info, const StateFileOptions& options = {});
 [[nodiscard]] SavedState load_state(const std::string& path, const LanguageModel& model, ModelStates& states,
                                     std::int64_t slot, std::optional<std::uint64_t> known_model_hash = std::nullopt);
+// The same of a file that is open.
+[[nodiscard]] SavedState load_state(const SafetensorsFile& file, const LanguageModel& model, ModelStates& states,
+                                    std::int64_t slot, std::optional<std::uint64_t> known_model_hash = std::nullopt);
+// What a file says without its tensors having been read. Throws as load_state does.
+[[nodiscard]] SavedState state_info(const std::string& path, std::uint64_t model_hash, std::int64_t vocab_size);
 // The tokens that a state of this model has read; none where its file does not say.
 [[nodiscard]] std::vector<std::int32_t> token_ids_of_state(const std::string& path, std::uint64_t model_hash,
                                                            std::int64_t vocab_size);

@@ -4,26 +4,25 @@
 
 #include <utility>
 
-#include "serve/api_error.h"
 #include "serve/json_text.h"
 
 namespace qdelta::serve {
+
 Completion::Completion(std::shared_ptr<Exchange> exchange, std::shared_ptr<Job> job, Answer answer,
-                       std::unique_ptr<MemoryBudget::Share> memory, Metrics& metrics, bool streamed, std::string note)
+                       std::unique_ptr<MemoryBudget::Share> memory, Metrics& metrics, CompletionOptions options)
     : exchange_(std::move(exchange)),
       job_(std::move(job)),
       answer_(std::move(answer)),
       memory_(std::move(memory)),
       metrics_(metrics),
-      streamed_(streamed),
-      note_(std::move(note)) {}
+      options_(std::move(options)) {}
 
 // The job knows the completion only weakly: whoever answers keeps it, and a client that has gone lets it go.
 void Completion::follow() {
   job_->on_news([weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self) return;
-    if (self->streamed_) return self->exchange_->more();
+    if (self->options_.streamed) return self->exchange_->more();
     self->exchange_->post([self] { self->collect(); });
   });
 }
@@ -31,7 +30,7 @@ void Completion::follow() {
 void Completion::begin() {
   const auto self = shared_from_this();
   exchange_->on_gone([self] { self->job_->cancel(); });
-  if (!streamed_) return;
+  if (!options_.streamed) return;
   HttpAnswer head{.status = 200, .type = "text/event-stream", .body = {}, .headers = {{"Cache-Control", "no-cache"}}};
   exchange_->stream(std::move(head), [self] { return self->next_events(); });
 }
@@ -46,7 +45,10 @@ Exchange::Piece Completion::next_events() {
   if (const std::string why = job_->failure(); !why.empty() && !answer_.complete()) {
     piece.data += event(json_text(ApiError(500, why).body()));
     piece.end = true;
-  } else if (answer_.complete()) {
+  } else if (complete() && not_kept_) {
+    piece.data += event(json_text(not_kept_->body()));
+    piece.end = true;
+  } else if (complete()) {
     answer_.set_cached_tokens(job_->cached_tokens());
     piece.data += answer_.last_events();
     piece.end = true;
@@ -62,17 +64,50 @@ void Completion::collect() {
     const std::size_t sequence = update.sequence;
     if (answer_.add(std::move(update))) job_->stop(sequence);
   }
-  if (answer_.complete()) return answer_whole();
+  if (answer_.complete()) {
+    if (complete()) answer_whole();
+    return;
+  }
   const std::string why = job_->failure();
   if (why.empty()) return;
   answered_ = true;
   exchange_->answer({500, "application/json", json_text(ApiError(500, why).body()), {}});
 }
 
+bool Completion::complete() {
+  if (!answer_.complete()) return false;
+  if (options_.keep_state == nullptr || not_kept_ || !kept_.empty()) return true;
+  if (!std::exchange(keeping_, true)) keep_state();
+  return false;
+}
+
+void Completion::keep_state() {
+  exchange_->work([self = shared_from_this()] {
+    std::string kept;
+    std::optional<ApiError> error;
+    try {
+      kept = self->options_.keep_state();
+    } catch (const ApiError& refused) {
+      error = refused;
+    } catch (const std::exception& failed) {
+      error.emplace(500, failed.what());
+    }
+    self->exchange_->post([self, kept = std::move(kept), error = std::move(error)] {
+      self->kept_ = kept;
+      self->not_kept_ = error;
+      self->answer_.set_state(kept);
+      if (self->options_.streamed) return self->exchange_->more();
+      self->collect();
+    });
+  });
+}
+
 void Completion::answer_whole() {
   answered_ = true;
+  if (not_kept_) return exchange_->answer({not_kept_->status(), "application/json", json_text(not_kept_->body()), {}});
   answer_.set_cached_tokens(job_->cached_tokens());
   finished();
+  if (options_.only_state) return exchange_->answer({200, "application/json", kept_, {}});
   const Headers headers{{"Qdelta-Cached-Tokens", std::to_string(job_->cached_tokens())}};
   std::string begin = answer_.next_part();
   std::string next = answer_.next_part();
@@ -92,9 +127,10 @@ void Completion::note_first_token() {
 }
 
 void Completion::finished() {
-  metrics_.completed(std::chrono::duration<double>(Clock::now() - begin_).count(), first_token_);
+  if (!options_.only_state)
+    metrics_.completed(std::chrono::duration<double>(Clock::now() - begin_).count(), first_token_);
   exchange_->note(fmt::format(R"("prompt_tokens":{},"completion_tokens":{},"first_token_s":{:.6f}{})",
-                              answer_.prompt_tokens(), answer_.completion_tokens(), first_token_, note_));
+                              answer_.prompt_tokens(), answer_.completion_tokens(), first_token_, options_.note));
 }
 
 }  // namespace qdelta::serve

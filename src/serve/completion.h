@@ -4,8 +4,10 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "serve/api_error.h"
 #include "serve/http.h"
 #include "serve/job.h"
 #include "serve/memory_budget.h"
@@ -14,11 +16,20 @@
 
 namespace qdelta::serve {
 
-// `note`: members for the log's line of the request.
+// What stands beside an answer.
+struct CompletionOptions {
+  bool streamed = false;
+  // Keeps the state that the job has left, and gives what is to be said of it, as JSON; throws ApiError. On a thread
+  // that may take its time, before the answer ends. Null: no state is kept.
+  std::function<std::string()> keep_state;
+  bool only_state = false;  // which is all that is answered
+  std::string note;         // members for the log's line of the request
+};
+
 class Completion : public std::enable_shared_from_this<Completion> {
  public:
   Completion(std::shared_ptr<Exchange> exchange, std::shared_ptr<Job> job, Answer answer,
-             std::unique_ptr<MemoryBudget::Share> memory, Metrics& metrics, bool streamed, std::string note);
+             std::unique_ptr<MemoryBudget::Share> memory, Metrics& metrics, CompletionOptions options);
 
   // Before the job is submitted.
   void follow();
@@ -31,6 +42,9 @@ class Completion : public std::enable_shared_from_this<Completion> {
   // In the connection's turn.
   [[nodiscard]] Exchange::Piece next_events();
   void collect();
+  // Whether all has been generated, and its state kept where that is asked for; begins to keep it.
+  [[nodiscard]] bool complete();
+  void keep_state();
   void answer_whole();
   void note_first_token();
   void finished();
@@ -40,9 +54,11 @@ class Completion : public std::enable_shared_from_this<Completion> {
   Answer answer_;
   std::unique_ptr<MemoryBudget::Share> memory_;
   Metrics& metrics_;
-  const bool streamed_;
-  const std::string note_;  // more for the log
-  bool answered_ = false;
+  const CompletionOptions options_;
+  bool answered_ = false, keeping_ = false;
+  // What came of keeping the state.
+  std::string kept_;
+  std::optional<ApiError> not_kept_;
   const Clock::time_point begin_ = Clock::now();
   double first_token_ = -1;  // seconds
 };

@@ -140,6 +140,10 @@ void Engine::admit() {
     const SequenceRequest& request = job->sequences()[started_];
     running_[slot] = std::make_unique<Running>(
         Running{.job = job, .index = started_, .sequence = {tokenizer_, request.prompt, request.options}});
+    if (request.end != nullptr && !request.options.stop.empty()) {
+      running_[slot]->text = std::make_unique<SequenceText>(tokenizer_, request.prompt,
+                                                            std::make_shared<StopStrings>(request.options.stop));
+    }
     read_ahead_ = 0;  // its slot is taken
     ++in_batch_;
     ++metrics_.running;
@@ -179,13 +183,18 @@ void Engine::collect() {
       if (update.end == EndReason::not_finite) {
         running.job->fail(kNoNumber);
       } else {
+        if (running.text != nullptr) static_cast<void>(running.text->take(update));
         letters_.push_back({running.job, {std::move(update), running.index}});
       }
     }
+    if (running.text != nullptr && running.text->stopped()) running.sequence.stop();
     const bool wanted = !running.job->abandoned();
     if (!running.sequence.done() && wanted && !running.job->stopped(running.index)) continue;
     if (!running.sequence.done() && !wanted) ++metrics_.abandoned;
-    if (wanted) note_answer(running);
+    if (wanted) {
+      hand_over(slot);
+      note_answer(running);
+    }
     leave(slot);
   }
 }
@@ -217,10 +226,15 @@ void Engine::read_prompts() {
 void Engine::restore(std::size_t slot) {
   Running& running = *running_[slot];
   const auto index = static_cast<std::int64_t>(slot);
-  states_.clear(index);
   const GenerationOptions& options = running.sequence.options();
   StateCache::Found found;
-  if (!options.score_prompt && options.max_tokens > 0 && cache_.keeps()) {
+  if (const StateCopy* start = running.request().start.get(); start != nullptr) {
+    states_.copy(start->states, 0, index);
+  } else {
+    states_.clear(index);
+  }
+  // What was read into a state that came with it, the cache does not know.
+  if (!options.score_prompt && running.request().start == nullptr && cache_.keeps()) {
     ++metrics_.cache_lookups;
     found = cache_.restore(running.sequence.prompt(), states_, index);
     plan_cuts(running, found);
@@ -306,8 +320,22 @@ void Engine::fork() {
   }
 }
 
+void Engine::hand_over(std::size_t slot) {
+  const Running& running = *running_[slot];
+  const SequenceRequest& request = running.request();
+  if (request.end == nullptr || !running.sequence.done()) return;
+  const std::span<const std::int32_t> tokens = running.sequence.tokens();
+  const std::span<const std::int32_t> read = tokens.first(tokens.size() - 1);
+  const SavedState before = request.start != nullptr ? request.start->info : SavedState{};
+  request.end->states.copy(states_, static_cast<std::int64_t>(slot), 0);
+  request.end->info = {.tokens = before.tokens + static_cast<std::int64_t>(read.size()),
+                       .token_hash = hash_tokens(before.token_hash, read),
+                       .pending = tokens.back()};
+}
+
 void Engine::note_answer(const Running& running) {
   const GenerationOptions& options = running.sequence.options();
+  if (running.request().start != nullptr) return;
   if (options.score_prompt || options.max_tokens == 0 || !cache_.keeps() || options.stream > 0) return;
   const std::span<const std::int32_t> tokens = running.sequence.tokens();
   const std::size_t end = tokens.size() / grid_ * grid_;

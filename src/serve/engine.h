@@ -25,6 +25,7 @@
 
 #include "data/tokenizer.h"
 #include "infer/decoder.h"
+#include "infer/sequence_text.h"
 #include "model/language_model.h"
 #include "serve/job.h"
 #include "serve/metrics.h"
@@ -68,6 +69,10 @@ class Engine {
     // The slot of another sequence of the job that reads for this one, until it has read so many tokens.
     std::optional<std::size_t> leader = std::nullopt;
     std::size_t fork_at = 0;
+    // Of a sequence whose state is kept: where a stop string ends it, not what was generated until somebody saw that.
+    std::unique_ptr<SequenceText> text = nullptr;
+
+    [[nodiscard]] const SequenceRequest& request() const { return job->sequences()[index]; }
   };
   // A text that has ended, to be read as far as the cache's grid goes.
   struct Ended {
@@ -84,7 +89,8 @@ class Engine {
   // Takes what is new of the sequences; those that have ended leave.
   void collect();
   void read_prompts();
-  // Where a sequence begins: at nothing, or at what of its prompt the cache has; and where it is to be cut.
+  // Where a sequence begins: at nothing, at a state that came with it, or at what of its prompt the cache has; and
+  // where it is to be cut.
   void restore(std::size_t slot);
   void plan_cuts(Running& running, const StateCache::Found& found) const;
   void keep(std::span<const std::int64_t> slots);
@@ -92,6 +98,8 @@ class Engine {
   bool follow(std::size_t slot);
   // Those whose leaders have come to where they part go on by themselves.
   void fork();
+  // The state that a sequence leaves, for the client that wants to keep it.
+  void hand_over(std::size_t slot);
   void note_answer(const Running& running);
   // A piece of an answer that has ended, into the cache. When nothing else is to be done.
   void read_ahead();

@@ -58,6 +58,8 @@ class Exchange {
   virtual void more() = 0;
   // Runs something in the connection's turn, after what was posted before, never two at once.
   virtual void post(std::function<void()> action) = 0;
+  // Runs something that may take its time, on a thread for that.
+  virtual void work(std::function<void()> action) = 0;
   // Called once in the connection's turn where the client goes away before the answer's end.
   virtual void on_gone(std::function<void()> action) = 0;
   // JSON members ("\"tokens\": 5") for the log's line of this request. In the connection's turn only.
@@ -69,7 +71,7 @@ struct HttpOptions {
   int port = 0;  // 0: any that is free
   int threads = 2, workers = 2;
   std::size_t max_connections = 2048;
-  std::size_t max_body = std::size_t{8} << 20U;
+  std::size_t max_body = std::size_t{8} << 20U;  // of any request; see Routes::max_body
   std::size_t max_bodies = std::size_t{256} << 20U;
   Headers always = {};  // in every answer
   std::chrono::milliseconds head_time{10'000}, body_time{60'000}, write_time{30'000}, idle_time{60'000};
@@ -91,6 +93,8 @@ struct Routes {
     bool urgent = false;
   };
   std::function<std::optional<Early>(const HttpRequest& head)> early;
+  // How large the body of a request may be that is not answered early.
+  std::function<std::size_t(const HttpRequest& head)> max_body;
   // With the body, on a thread that may take its time.
   std::function<void(HttpRequest request, const std::shared_ptr<Exchange>& exchange)> handle;
   // For errors of the protocol: the body of an answer with this status.

@@ -119,9 +119,7 @@ void HttpConnection::got_head(Error error) {
   if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     return refuse(431, fmt::format("the head of the request is larger than {} bytes", kMaxHead));
   }
-  if (error == http::error::body_limit) {
-    return refuse(413, fmt::format("the body is larger than {} bytes", shared_.options.max_body));
-  }
+  if (error == http::error::body_limit) return refuse_body();
   if (error == beast::error::timeout) return too_slow();
   if (error.category() == make_error_code(http::error::bad_method).category() && error) {
     return refuse(400, fmt::format("the request cannot be read: {}", error.message()));
@@ -145,17 +143,24 @@ void HttpConnection::got_head(Error error) {
                    {{"Retry-After", "1"}}});
   }
   if (early) return answer(std::move(early->answer));
+  if (parser_->content_length().value_or(0) > max_body()) return refuse_body();
+  parser_->body_limit(max_body());  // of one that comes in chunks
   if (!reserve_body()) return;
   keep_alive_ = parser_->keep_alive() && !shared_.stopping;
   if (lower(parser_->get()[http::field::expect]) == "100-continue") return say_continue();
   read_body();
 }
 
+std::size_t HttpConnection::max_body() const {
+  return std::min(shared_.options.max_body, shared_.routes.max_body(request_));
+}
+
+void HttpConnection::refuse_body() { refuse(413, fmt::format("the body is larger than {} bytes", max_body())); }
+
 // A body in chunks may become as large as any.
 bool HttpConnection::reserve_body() {
   const auto length = parser_->content_length();
-  reserved_ =
-      length ? static_cast<std::size_t>(*length) : (request_.has_body ? shared_.options.max_body : std::size_t{0});
+  reserved_ = length ? static_cast<std::size_t>(*length) : (request_.has_body ? max_body() : std::size_t{0});
   if (shared_.body_bytes.fetch_add(reserved_) + reserved_ <= std::max(shared_.options.max_bodies, reserved_))
     return true;
   keep_alive_ = false;
@@ -187,9 +192,7 @@ void HttpConnection::read_body() {
 
 void HttpConnection::got_body(Error error) {
   if (error == asio::error::operation_aborted) return shut();
-  if (error == http::error::body_limit) {
-    return refuse(413, fmt::format("the body is larger than {} bytes", shared_.options.max_body));
-  }
+  if (error == http::error::body_limit) return refuse_body();
   if (error == beast::error::timeout) return too_slow();
   if (error) return refuse(400, "the body ends too early, or its chunks cannot be read");
   request_.body = std::move(parser_->get().body());
@@ -222,6 +225,10 @@ void HttpConnection::handle() {
 
 void HttpConnection::post(std::function<void()> action) {
   asio::post(stream_.get_executor(), [self = shared_from_this(), action = std::move(action)] { action(); });
+}
+
+void HttpConnection::work(std::function<void()> action) {
+  asio::post(shared_.workers, [self = shared_from_this(), action = std::move(action)] { action(); });
 }
 
 void HttpConnection::on_gone(std::function<void()> action) {
@@ -276,7 +283,8 @@ void HttpConnection::send_head(HttpAnswer head, Source source) {
   ending_ = modern_ ? Ending::chunks : Ending::close;
   keep_alive_ = keep_alive_ && modern_ && !shared_.stopping;
   status_ = head.status;
-  source_ = std::move(source);
+  source_ = head_only_ ? nullptr : std::move(source);
+  last_piece_ = head_only_;
   std::ranges::copy(shared_.options.always, std::back_inserter(head.headers));
   out_ = head_of(head, ending_, keep_alive_);
   sent_ = 0;

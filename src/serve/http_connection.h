@@ -69,6 +69,7 @@ class HttpConnection : public Exchange, public std::enable_shared_from_this<Http
   void stream(HttpAnswer head, Source source) override;
   void more() override;
   void post(std::function<void()> action) override;
+  void work(std::function<void()> action) override;
   void on_gone(std::function<void()> action) override;
   void note(std::string members) override { note_ = std::move(members); }
 
@@ -82,6 +83,8 @@ class HttpConnection : public Exchange, public std::enable_shared_from_this<Http
   void got_head(Error error);
   // False where the request is refused; then it has been answered.
   bool reserve_body();
+  [[nodiscard]] std::size_t max_body() const;
+  void refuse_body();
   void release_body();
   void say_continue();
   void read_body();

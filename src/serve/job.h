@@ -12,16 +12,29 @@
 #include <vector>
 
 #include "infer/sequence.h"
+#include "infer/state_file.h"
+#include "model/model_states.h"
 
 namespace qdelta::serve {
 
+// A state outside of the engine's pool, on the CPU, and what has been read into it.
+struct StateCopy {
+  ModelStates states;
+  SavedState info;
+};
+
 // What one sequence of a request is to do.
 struct SequenceRequest {
-  std::vector<std::int32_t> prompt;  // not empty
+  std::vector<std::int32_t> prompt;  // not empty; the pending token of `start` first, where it has one
   GenerationOptions options;
   // Sequences of one group begin with the same `shared` tokens, which are read once for all that are there. They are
   // cut there in any case, so that it does not matter who is. Group 0: none.
   std::size_t group = 0, shared = 0;
+  std::shared_ptr<const StateCopy> start;  // what the prompt goes on from; null: nothing
+  std::shared_ptr<StateCopy> end;          // where the state goes that the sequence leaves, before its last update
+
+  // Tokens of the prompt that are not the client's, but pending in the state.
+  [[nodiscard]] std::size_t pending() const { return start != nullptr && start->info.pending >= 0 ? 1 : 0; }
 };
 
 // What is new of one of them.

@@ -11,6 +11,7 @@
 #include "data/checked_json.h"
 #include "io/untrusted_text.h"
 #include "serve/api_error.h"
+#include "serve/state_name.h"
 
 namespace qdelta::serve {
 namespace {
@@ -68,6 +69,14 @@ class Fields {
     const auto number = static_cast<float>(value->get<double>());
     if (!std::isfinite(number)) refuse(name, "{} is too large", name);
     return number;
+  }
+  // The name of a state; empty where it is not given.
+  [[nodiscard]] std::string state_name(const char* name) const {
+    const json* value = find(name);
+    if (value == nullptr) return {};
+    if (!value->is_string()) refuse(name, "{} must be the name of a state, not {}", name, value->type_name());
+    check_state_name(value->get_ref<const std::string&>(), name);
+    return value->get<std::string>();
   }
   // A field that may only ask for what happens anyway.
   void only(const char* name, std::initializer_list<json> allowed) const {
@@ -276,10 +285,17 @@ void parse_common(const Fields& fields, const Limits& limits, CompletionRequest&
   request.add_special_tokens = fields.flag("add_special_tokens", true);
   request.sampling = sampling_of(fields);
   request.bias = biases_of(fields, limits.vocab_size);
+  request.state = fields.state_name("state");
+  request.save_state = fields.state_name("save_state");
   if (const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX)) {
     request.seeded = true;
     request.sampling.seed = static_cast<std::uint64_t>(*seed);
   }
+}
+
+void check_one_sequence(const CompletionRequest& request) {
+  if (request.save_state.empty() || request.sequences() == 1) return;
+  refuse("save_state", "save_state keeps one state, but there are {} sequences", request.sequences());
 }
 
 void parse_min_tokens(const Fields& fields, CompletionRequest& request) {
@@ -320,8 +336,11 @@ nlohmann::ordered_json message_of(const nlohmann::ordered_json& given, std::size
 CompletionRequest parse_completion(std::string_view body, const Limits& limits) {
   const Fields fields(body);
   CompletionRequest request;
-  request.prompts = prompts_of(fields, limits);
   parse_common(fields, limits, request);
+  // A state may go on by itself.
+  const bool nothing_more = !request.state.empty() && fields.find("prompt") == nullptr;
+  request.prompts = nothing_more ? std::vector<Prompt>{std::string()} : prompts_of(fields, limits);
+  check_one_sequence(request);
   if (request.sequences() > limits.max_sequences) {
     refuse("n", "{} prompts with n = {} are {} sequences, and this server takes at most {} at once",
            request.prompts.size(), request.n, request.sequences(), limits.max_sequences);
@@ -348,6 +367,9 @@ CompletionRequest parse_chat(std::string_view body, const Limits& limits) {
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
     refuse("messages", "messages is missing: an array of objects with role and content");
   }
+  if (!request.save_state.empty() && request.n > 1) {
+    refuse("save_state", "save_state keeps one state, but n is {}", request.n);
+  }
   if (messages->size() > kMostMessages) {
     refuse("messages", "there are {} messages, and at most {} are taken", messages->size(), kMostMessages);
   }
@@ -364,6 +386,25 @@ CompletionRequest parse_chat(std::string_view body, const Limits& limits) {
     refuse("top_logprobs", "top_logprobs without logprobs");
   }
   parse_min_tokens(fields, request);
+  return request;
+}
+
+CompletionRequest parse_state(std::string_view body, const Limits& limits) {
+  const Fields fields(body);
+  CompletionRequest request;
+  request.only_state = true;
+  request.max_tokens = 0;
+  request.save_state = fields.state_name("name");
+  if (request.save_state.empty()) refuse("name", "name is missing: that of the state");
+  request.state = fields.state_name("from");
+  request.add_special_tokens = fields.flag("add_special_tokens", true);
+  if (fields.find("prompt") != nullptr) request.prompts = prompts_of(fields, limits);
+  if (request.prompts.empty() && request.state.empty()) {
+    refuse("prompt", "there is neither a prompt to read nor a state (from) to go on from");
+  }
+  if (request.prompts.size() > 1) {
+    refuse("prompt", "there are {} prompts, and a state is that of one", request.prompts.size());
+  }
   return request;
 }
 

@@ -55,6 +55,9 @@ struct CompletionRequest {
   std::int64_t min_tokens = 0;
   std::vector<TokenBias> bias;
   bool add_special_tokens = true;  // a text begins with the begin-of-text token
+  std::string state;               // the name of one that the prompts go on from; empty: none
+  std::string save_state;          // the name for the state at the end of the one sequence; empty: it is not kept
+  bool only_state = false;         // the prompt is read for its state, and nothing is generated
 
   // How many sequences.
   [[nodiscard]] std::int64_t sequences() const { return static_cast<std::int64_t>(prompts.size()) * n; }
@@ -67,6 +70,8 @@ struct TokenizeRequest {
 
 // Throw ApiError.
 [[nodiscard]] CompletionRequest parse_completion(std::string_view body, const Limits& limits);
+// A state to be kept: that of a prompt, behind another state or not, or a copy of another (then there is no prompt).
+[[nodiscard]] CompletionRequest parse_state(std::string_view body, const Limits& limits);
 [[nodiscard]] CompletionRequest parse_chat(std::string_view body, const Limits& limits);
 [[nodiscard]] TokenizeRequest parse_tokenize(std::string_view body);
 [[nodiscard]] std::vector<std::int32_t> parse_detokenize(std::string_view body, const Limits& limits);

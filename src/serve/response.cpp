@@ -43,18 +43,20 @@ Answer::Answer(const Tokenizer& tokenizer, const TokenText& token_text, const Co
   const auto stops = std::make_shared<const StopStrings>(request.stop);
   sequences_.reserve(sequences.size());
   for (std::size_t i = 0; i < sequences.size(); ++i) {
-    const std::vector<std::int32_t>& prompt = sequences[i].prompt;
-    if (i % n == 0) prompt_tokens_ += static_cast<std::int64_t>(prompt.size());
-    TokenStream stream = request.echo ? TokenStream(tokenizer) : stream_behind(tokenizer, prompt);
+    const std::span<const std::int32_t> prompt = sequences[i].prompt;
+    const std::size_t pending = sequences[i].pending();
+    if (i % n == 0) prompt_tokens_ += static_cast<std::int64_t>(prompt.size() - pending);
+    TokenStream stream = stream_behind(tokenizer, request.echo ? prompt.first(pending) : prompt);
     Sequence sequence{SequenceText(tokenizer, prompt, stops),
                       ScoreText(token_text, std::move(stream), chat_),
                       "",
+                      pending,
                       {},
                       false,
                       EndReason::none};
     if (request.echo) {
       const auto* text = std::get_if<std::string>(&request.prompts[i / n]);
-      sequence.text = text != nullptr ? *text : tokenizer.decode(prompt);
+      sequence.text = text != nullptr ? *text : tokenizer.decode(prompt.subspan(pending));
     }
     sequences_.push_back(std::move(sequence));
   }
@@ -63,7 +65,8 @@ Answer::Answer(const Tokenizer& tokenizer, const TokenText& token_text, const Co
 bool Answer::take(Update& update, Sequence& sequence) {
   sequence.text += sequence.reader.take(update);
   if (scored_) {
-    std::ranges::move(update.prompt, std::back_inserter(sequence.scored));
+    const auto shown = std::span(update.prompt).subspan(std::min(sequence.pending, update.prompt.size()));
+    std::ranges::move(shown, std::back_inserter(sequence.scored));
     std::ranges::copy(update.generated, std::back_inserter(sequence.scored));
   }
   completion_tokens_ += static_cast<std::int64_t>(update.generated.size());
@@ -164,7 +167,7 @@ std::string Answer::next_part() {
     ++part_;
   }
   ++part_;
-  return out + "],\"usage\":" + usage() + "}";
+  return out + "],\"usage\":" + usage() + state() + "}";
 }
 
 std::string Answer::whole() {
@@ -175,8 +178,10 @@ std::string Answer::whole() {
 
 std::string Answer::last_events() const {
   std::string out;
-  if (stream_usage_) {
-    out += "data: " + opening(chat_ ? "chat.completion.chunk" : "text_completion") + "],\"usage\":" + usage() + "}\n\n";
+  if (stream_usage_ || !state_.empty()) {
+    out += "data: " + opening(chat_ ? "chat.completion.chunk" : "text_completion") + "]";
+    if (stream_usage_) out += ",\"usage\":" + usage();
+    out += state() + "}\n\n";
   }
   return out + "data: [DONE]\n\n";
 }

@@ -44,6 +44,8 @@ class Answer {
   [[nodiscard]] std::string whole();
 
   void set_cached_tokens(std::int64_t tokens) { cached_tokens_ = tokens; }
+  // What is said of the state that has been kept, as JSON.
+  void set_state(std::string state) { state_ = std::move(state); }
   [[nodiscard]] std::int64_t prompt_tokens() const { return prompt_tokens_; }
   [[nodiscard]] std::int64_t completion_tokens() const { return completion_tokens_; }
 
@@ -52,7 +54,8 @@ class Answer {
   struct Sequence {
     SequenceText reader;
     ScoreText score_text;
-    std::string text;  // at first the prompt's, where it is echoed
+    std::string text;     // at first the prompt's, where it is echoed
+    std::size_t pending;  // tokens of the prompt that the client has not sent
     std::vector<ScoredToken> scored;
     bool begun = false;  // an event has told the role
     EndReason end = EndReason::none;
@@ -64,9 +67,11 @@ class Answer {
   void close_choice(EndReason end, std::string& out) const;
   [[nodiscard]] std::string opening(const char* object) const;
   [[nodiscard]] std::string usage() const;
+  [[nodiscard]] std::string state() const { return state_.empty() ? "" : ",\"state\":" + state_; }
 
   const bool chat_, scored_, stream_usage_;
   AnswerHead head_;
+  std::string state_;
   std::int64_t prompt_tokens_ = 0, completion_tokens_ = 0, cached_tokens_ = 0;
   std::vector<Sequence> sequences_;
   std::size_t ended_ = 0;

@@ -7,11 +7,9 @@
 #include <ctime>
 #include <map>
 #include <mutex>
-#include <random>
 #include <thread>
 
 #include "core/error.h"
-#include "infer/prompt.h"
 #include "serve/api_error.h"
 #include "serve/completion.h"
 #include "serve/http.h"
@@ -19,8 +17,9 @@
 #include "serve/memory_budget.h"
 #include "serve/page.h"
 #include "serve/request_log.h"
+#include "serve/request_sequences.h"
 #include "serve/response.h"
-#include "serve/shared_prefix.h"
+#include "serve/state_routes.h"
 
 namespace qdelta::serve {
 namespace {
@@ -48,31 +47,19 @@ bool same_key(std::string_view tried, const std::string& key) {
   return difference == 0;
 }
 
-HttpOptions http_options(const ServerOptions& options) {
+HttpOptions http_options(const ServerOptions& options, const NamedStates* states) {
   HttpOptions http = options.http;
   http.host = options.host;
   http.port = options.port;
   http.max_body = options.max_body;
-  http.max_bodies = std::max(http.max_bodies, options.max_body);
+  if (states != nullptr) http.max_body = std::max(http.max_body, states->largest_file());
+  http.max_bodies = std::max(http.max_bodies, http.max_body);
   if (!options.cors.empty()) {
     http.always = {{"Access-Control-Allow-Origin", options.cors},
-                   {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
+                   {"Access-Control-Allow-Methods", "GET, POST, PUT, DELETE, OPTIONS"},
                    {"Access-Control-Allow-Headers", "Authorization, Content-Type"}};
   }
   return http;
-}
-
-// What a request may come to take on its way, until all of it has been sent.
-std::size_t bytes_of(const CompletionRequest& request, const std::vector<SequenceRequest>& sequences) {
-  const std::size_t scores = request.logprobs ? static_cast<std::size_t>(*request.logprobs) * sizeof(TokenChance) : 0;
-  const std::size_t token = sizeof(Update) + sizeof(ScoredToken) + scores;
-  std::size_t sum = 0;
-  for (const SequenceRequest& sequence : sequences) {
-    const std::size_t prompt = sequence.options.score_prompt ? sizeof(ScoredToken) + scores : 0;
-    sum += sizeof(Sequence) + sequence.prompt.size() * (2 * sizeof(std::int32_t) + prompt) +
-           static_cast<std::size_t>(sequence.options.max_tokens) * token;
-  }
-  return sum;
 }
 
 }  // namespace
@@ -87,8 +74,13 @@ class Server::Implementation {
         started_(std::time(nullptr)),
         log_(options.log),
         budget_(options.max_memory),
+        states_(options.states.folder.empty() ? nullptr : std::make_unique<NamedStates>(options.states, model)),
+        state_routes_(states_.get(), budget_, options_.limits,
+                      [this](const CompletionRequest& request, const std::shared_ptr<Exchange>& exchange) {
+                        complete(request, exchange);
+                      }),
         engine_(model, tokenizer, device, options.engine, metrics_),
-        http_(http_options(options), routes()) {
+        http_(http_options(options, states_.get()), routes()) {
     options_.limits.vocab_size = model.config().vocab_size;
     add_routes();
   }
@@ -131,6 +123,11 @@ class Server::Implementation {
 
   [[nodiscard]] Routes routes() {
     return {.early = [this](const HttpRequest& head) { return early(head); },
+            .max_body =
+                [this](const HttpRequest& head) {
+                  const bool upload = StateRoutes::claims(head.path) && state_routes_.is_upload(head);
+                  return upload ? states_->largest_file() : options_.max_body;
+                },
             .handle = [this](const HttpRequest& request,
                              const std::shared_ptr<Exchange>& exchange) { handle(request, exchange); },
             .error = [](int status, const std::string& why) { return json_text(ApiError(status, why).body()); },
@@ -168,6 +165,10 @@ class Server::Implementation {
       // Browsers ask without a key whether they may ask.
       if (head.method == "OPTIONS" && !options_.cors.empty()) return Routes::Early{{.status = 204, .body = {}}, false};
       check_key(head);
+      if (StateRoutes::claims(head.path)) {
+        state_routes_.check(head);
+        return std::nullopt;
+      }
       if (head.method == "GET") return get(head);
       if (head.method != "POST") throw ApiError(405, fmt::format("{} is not for this server", head.method));
       if (!posts_.contains(head.path)) throw ApiError(404, fmt::format("there is no POST {}", head.path));
@@ -207,6 +208,7 @@ class Server::Implementation {
 
   void handle(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
     try {
+      if (StateRoutes::claims(request.path)) return state_routes_.handle(request, exchange);
       posts_.at(request.path)(request, exchange);
     } catch (const ApiError& error) {
       exchange->answer(answer_of(error));
@@ -242,53 +244,6 @@ class Server::Implementation {
                                       : tokenizer_.encode(request.prompt);
   }
 
-  // What the sequences of a request are to do.
-  [[nodiscard]] std::vector<SequenceRequest> sequences_of(const CompletionRequest& request) const {
-    std::random_device entropy;
-    std::vector<SequenceRequest> sequences;
-    std::int64_t tokens = 0;
-    for (const Prompt& prompt : request.prompts) {
-      SequenceRequest sequence;
-      if (const auto* text = std::get_if<std::string>(&prompt)) {
-        sequence.prompt = encode_prompt(tokenizer_, *text, request.add_special_tokens);
-        if (sequence.prompt.empty())
-          throw ApiError(400, "prompt is empty, and no begin-of-text token stands before it", "prompt");
-      } else {
-        sequence.prompt = std::get<std::vector<std::int32_t>>(prompt);
-      }
-      if (static_cast<std::int64_t>(sequence.prompt.size()) > options_.limits.max_prompt) {
-        throw ApiError(400,
-                       fmt::format("prompt has {} tokens, and this server takes at most {}", sequence.prompt.size(),
-                                   options_.limits.max_prompt),
-                       "prompt");
-      }
-      tokens += static_cast<std::int64_t>(sequence.prompt.size()) * request.n;
-      if (tokens > options_.limits.max_request) {
-        throw ApiError(400,
-                       fmt::format("the prompts, times n, have more than {} tokens, which is all that this server "
-                                   "takes at once",
-                                   options_.limits.max_request),
-                       "prompt");
-      }
-      sequence.options = {.sampling = request.sampling,
-                          .bias = request.bias,
-                          .min_tokens = request.min_tokens,
-                          .max_tokens = request.max_tokens,
-                          .stop = request.stop,
-                          .stop_at_eos = !request.ignore_eos,
-                          .stop_tokens = request.stop_tokens,
-                          .logprobs = request.logprobs.value_or(-1),
-                          .score_prompt = request.echo && request.logprobs};
-      for (std::int64_t sample = 0; sample < request.n; ++sample) {
-        if (!request.seeded) sequence.options.sampling.seed = (std::uint64_t{entropy()} << 32U) | entropy();
-        sequence.options.stream = static_cast<std::uint64_t>(sample);
-        sequences.push_back(sequence);
-      }
-    }
-    if (request.echo && request.logprobs) mark_shared(sequences);
-    return sequences;
-  }
-
   // For the log, as JSON.
   [[nodiscard]] std::string noted_prompts(const Job& job) const {
     json texts = json::array();
@@ -312,8 +267,24 @@ class Server::Implementation {
     return request;
   }
 
+  [[nodiscard]] NamedStates& states(const char* parameter) const {
+    if (states_ == nullptr) {
+      throw ApiError(400, "this server keeps no states: it was started without --states FOLDER", parameter);
+    }
+    return *states_;
+  }
+
   void complete(const CompletionRequest& request, const std::shared_ptr<Exchange>& exchange) {
-    std::vector<SequenceRequest> sequences = sequences_of(request);
+    const auto start = request.state.empty() ? nullptr : states("state").load(request.state);
+    std::vector<SequenceRequest> sequences = sequences_of(request, tokenizer_, options_.limits, start);
+    CompletionOptions options{
+        .streamed = request.stream, .keep_state = nullptr, .only_state = request.only_state, .note = {}};
+    if (!request.save_state.empty()) {
+      const std::shared_ptr<StateCopy> end = sequences.front().end = states("save_state").blank();
+      options.keep_state = [this, end, room = std::shared_ptr(states_->reserve(request.save_state))] {
+        return json_text(as_json(states_->save(*room, *end)));
+      };
+    }
     const std::size_t bytes = bytes_of(request, sequences);
     if (bytes > budget_.most()) {
       throw ApiError(400, fmt::format("the request could need {} MiB of memory, and this server has {}: ask for less",
@@ -325,9 +296,10 @@ class Server::Implementation {
     AnswerHead head{.id = fmt::format("{}cmpl-{}-{}", request.chat ? "chat" : "", started_, ++requests_),
                     .created = std::time(nullptr),
                     .model = options_.model_name};
+    if (options_.log_prompts) options.note = noted_prompts(*job);
     const auto completion = std::make_shared<Completion>(
         exchange, job, Answer(tokenizer_, token_text_, request, job->sequences(), std::move(head)), std::move(memory),
-        metrics_, request.stream, options_.log_prompts ? noted_prompts(*job) : "");
+        metrics_, std::move(options));
     completion->follow();
     switch (engine_.submit(job)) {
       case Engine::Admission::full:
@@ -351,6 +323,8 @@ class Server::Implementation {
   std::atomic<bool> stopping_{false}, drained_{true};
   RequestLog log_;
   MemoryBudget budget_;
+  std::unique_ptr<NamedStates> states_;  // null: none are kept
+  StateRoutes state_routes_;
   Engine engine_;
   HttpServer http_;
   std::mutex stopper_mutex_;

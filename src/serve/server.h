@@ -10,6 +10,7 @@
 #include "model/language_model.h"
 #include "serve/engine.h"
 #include "serve/http.h"
+#include "serve/named_states.h"
 #include "serve/request.h"
 #include "template/chat_template.h"
 
@@ -30,6 +31,7 @@ struct ServerOptions {
   HttpOptions http;                                // its limits; address and max_body are those above
   Limits limits;                                   // the vocabulary is the model's
   EngineOptions engine;
+  StateLimits states;  // that clients give names
 };
 
 class Server {

@@ -8,6 +8,7 @@
 #include "expect.h"
 #include "serve/api_error.h"
 #include "serve/request.h"
+#include "serve/state_name.h"
 
 namespace {
 
@@ -52,6 +53,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   limits.max_tokens = 100;
   guarded([&] { check(qdelta::serve::parse_completion(body, limits), limits); });
   guarded([&] { static_cast<void>(qdelta::serve::parse_chat(body, limits)); });
+  guarded([&] {
+    const qdelta::serve::CompletionRequest state = qdelta::serve::parse_state(body, limits);
+    expect(qdelta::serve::is_state_name(state.save_state), "a name that is none");
+    expect(state.state.empty() || qdelta::serve::is_state_name(state.state), "a name that is none");
+    expect(state.prompts.size() == 1 || !state.state.empty(), "nothing to keep");
+  });
   guarded([&] { static_cast<void>(qdelta::serve::parse_tokenize(body)); });
   guarded([&] {
     for (const std::int32_t id : qdelta::serve::parse_detokenize(body, limits)) {

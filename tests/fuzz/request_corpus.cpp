@@ -12,6 +12,7 @@ constexpr std::string_view kSeeds[] = {
     R"("stream_options":{"include_usage":true}})",
     R"({"prompt":[1,2],"stop":"x","suffix":"","logit_bias":{},"presence_penalty":0,"ignore_eos":false,"user":null})",
     R"({"messages":[{"role":"user","content":"a"}],"max_tokens":5,"logprobs":true,"top_logprobs":2})",
+    R"({"name":"a.b-c_1","from":"trunk","prompt":"text","state":"trunk","save_state":"leaf"})",
     R"({"tokens":[1,2,299],"prompt":"text","add_special_tokens":false})",
     // Prompts of token ids.
     R"({"prompt":[0,1,2,3,4,5,6,7,8,299],"max_tokens":1,"echo":true,"logprobs":5})",

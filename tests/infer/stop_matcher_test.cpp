@@ -58,6 +58,18 @@ TEST(StopMatcher, WithoutStopStringsEverythingIsShownAtOnce) {
 }
 
 // Strings that share beginnings and ends; which one ends first does not depend on how the text is cut.
+// Were each string tried at each place, this would take hours.
+TEST(StopMatcher, TheTimeIsLinearInTheText) {
+  std::vector<std::string> stops;
+  for (std::size_t i = 0; i < 64; ++i) stops.push_back(std::string(1023 - i, 'a') + "!");
+  StopMatcher matcher(stops);
+  std::size_t given = 0;
+  for (int i = 0; i < 500'000; ++i) given += matcher.push("aaaa").size();
+  EXPECT_FALSE(matcher.stopped());
+  EXPECT_EQ(given + matcher.finish().size(), 2'000'000U);
+  EXPECT_EQ(StopMatcher(stops).push(std::string(2'000'000, 'a') + "!").size(), 2'000'000U - 1023);
+}
+
 TEST(StopMatcher, OfSeveralTheOneThatEndsFirst) {
   for (std::size_t piece = 1; piece <= 8; ++piece) {
     EXPECT_EQ(shown("xxabcdyy", {"abcd", "bc"}, piece).text, "xxa") << piece;

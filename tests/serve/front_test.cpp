@@ -271,6 +271,29 @@ TEST(Front, WhatARequestMayTakeIsCounted) {
   EXPECT_EQ(third->status, 200) << third->body;
 }
 
+// Long prompts with the scores of all their tokens are counted as well, and written out a part at a time.
+TEST(Front, ScoredPromptsAreCounted) {
+  serve::ServerOptions options = quick();
+  options.max_memory = std::size_t{16} << 20U;
+  const Serving serving(options);
+  const auto scored = [](std::size_t tokens) {
+    return json{{"prompt", std::vector<std::vector<int>>(8, std::vector<int>(tokens, 'a'))},
+                {"max_tokens", 0},
+                {"echo", true},
+                {"logprobs", 20}};
+  };
+  const auto refused = serving.post("/v1/completions", scored(32'768));
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, 400);
+  EXPECT_NE(refused->body.find("memory"), std::string::npos) << refused->body;
+  EXPECT_EQ(serving.metric("qdelta_prompt_tokens_total"), 0);  // nothing was read for it
+  const long before = resident_kilobytes();
+  RawClient client(serving.port(), 4096);
+  client.post("/v1/completions", scored(2048).dump());
+  static_cast<void>(client.read_until("HTTP/1.1 200"));  // all has been generated, and little of it is written
+  EXPECT_LT(resident_kilobytes() - before, 48 << 10);
+}
+
 // 64 strings that nearly match over and over: the time does not grow with them.
 TEST(Front, StopStringsThatNearlyMatchCostNothing) {
   serve::ServerOptions options = quick();
@@ -278,9 +301,10 @@ TEST(Front, StopStringsThatNearlyMatchCostNothing) {
   json stops = json::array();
   for (int i = 0; i < 64; ++i) stops.push_back(std::string(static_cast<std::size_t>(400 + i), 'a') + "!");
   const json body = {
-      {"prompt", "The river"}, {"max_tokens", 500}, {"stop", stops}, {"n", 15}, {"logit_bias", json::object()}};
+      {"prompt", "The river"}, {"max_tokens", 500}, {"stop", stops}, {"n", 15}, {"logit_bias", {{"97", 100}}}};
   const json answer = serving.complete(body);
-  EXPECT_EQ(answer["choices"].size(), 15U);
+  ASSERT_EQ(answer["choices"].size(), 15U);
+  for (const json& choice : answer["choices"]) EXPECT_EQ(choice["text"], std::string(500, 'a'));
   stops.push_back("one more");
   EXPECT_EQ(serving.post("/v1/completions", {{"prompt", "a"}, {"stop", stops}})->status, 400);
   EXPECT_EQ(serving.post("/v1/completions", {{"prompt", "a"}, {"stop", std::string(3000, 'a')}})->status, 400);
