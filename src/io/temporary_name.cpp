@@ -10,13 +10,14 @@
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <optional>
 #include <sstream>
 #include <vector>
 
+#include "core/error.h"
 #include "core/hash.h"
+#include "io/regular_file.h"
 
 namespace qdelta {
 namespace {
@@ -28,8 +29,11 @@ constexpr std::string_view kNameSuffix = ".tmp";
 
 // Empty where it cannot be read.
 std::string contents_of_system_file(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
+  try {
+    return read_text_file(path);
+  } catch (const Error&) {
+    return "";
+  }
 }
 
 struct Owner {
