@@ -112,6 +112,9 @@ void TrainingFlags::add_to(CLI::App& command) {
   add("Data", "--data", data, "Token shards made by qdelta tokenize; A:0.7 B:0.3 mixes them, 7 rows of A to 3 of B");
   add("Data", "--validation", validation, "Token shards to validate on");
   add("Data", "--mqar", mqar, "Synthetic recall: LENGTH:PAIRS:EXAMPLES, or 'paper' for the published mixture");
+  add("Data", "--rewrites", rewrites,
+      "With --mqar: keys written again with a new value, of which the last is the answer")
+      ->capture_default_str();
   add("Data", "--tokenizer", tokenizer, "Tokenizer of the data, kept with the model; default for --text: bytes");
   add("Data", "--seq-len", seq_len, "Tokens of a row")->capture_default_str();
   add("Data", "--rows", rows, "Rows (examples) of a batch; under mpirun, of each process")->capture_default_str();
