@@ -10,7 +10,7 @@
 namespace qdelta {
 
 struct TrainFlags : TrainingFlags {
-  std::string resume_from, init_from, preset;
+  std::string resume_from, init_from, preset, sample_prompt;
   std::int64_t extend = 0;
   // Filled in by prepare().
   std::optional<RunFile> stored;                 // of the run that is resumed
@@ -23,7 +23,7 @@ struct TrainFlags : TrainingFlags {
   // Of a run over so many ranks: throws where a resumed run would have another batch.
   void check_batch(int ranks);
   // What the run's folder is to say.
-  [[nodiscard]] RunFile run_file(const CLI::App& command, const TrainingData& training_data, int ranks) const;
+  [[nodiscard]] static RunFile run_file(const CLI::App& command, const TrainingData& training_data, int ranks);
 
  private:
   void resume(CLI::App& command);

@@ -12,10 +12,11 @@ struct Help {
 TEST(Help, NamesTheOptionsOfEachSubcommand) {
   const std::vector<Help> all{
       {"train",
-       {"--config",     "--out",         "--resume",     "--threads",   "--seed",       "--text",   "--data",
-        "--validation", "--mqar",        "--rewrites",   "--tokenizer", "--seq-len",    "--rows",   "--model-config",
-        "--rule",       "--hidden-size", "--layers",     "--steps",     "--accumulate", "--lr",     "--warmup",
-        "--recompute",  "--eval-every",  "--save-every", "--keep",      "--patience",   "Examples", "Ctrl-C"}},
+       {"--config",        "--out",         "--resume",     "--threads",   "--seed",       "--text", "--data",
+        "--validation",    "--mqar",        "--rewrites",   "--tokenizer", "--seq-len",    "--rows", "--model-config",
+        "--rule",          "--hidden-size", "--layers",     "--steps",     "--accumulate", "--lr",   "--warmup",
+        "--recompute",     "--eval-every",  "--save-every", "--keep",      "--patience",   "--ema",  "--sample-every",
+        "--sample-prompt", "Examples",      "Ctrl-C"}},
       {"generate",
        {"--model", "--prompt", "--prompt-file", "--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p",
         "--repetition-penalty", "--seed", "--stop", "--threads", "--load-state", "--save-state", "--num-samples",

@@ -133,7 +133,10 @@ TEST_F(TrainConfig, EveryFlagMayStandInAFileAndMeansTheSameThere) {
                           {"save-every", "3"},
                           {"keep", "3"},
                           {"patience", "50"},
-                          {"target-accuracy", "0.99"}};
+                          {"target-accuracy", "0.99"},
+                          {"ema", "0.9"},
+                          {"sample-every", "3"},
+                          {"sample-prompt", "the"}};
   std::set<std::string> covered{"help",
                                 "config",
                                 "out",
@@ -281,6 +284,9 @@ TEST_F(TrainConfig, ValuesThatMakeNoSenseAreNamed) {
       {{"eps", "0"}, {"eps"}},
       {{"weight-decay", "-1"}, {"weight decay"}},
       {{"clip", "-1"}, {"gradient norm"}},
+      {{"ema", "1"}, {"ema", "less than 1"}},
+      {{"sample-every", "-1"}, {"--sample-every", "-1"}},
+      {{"sample-prompt", "the"}, {"--sample-prompt", "--sample-every"}},
       {{"device", "tpu"}, {"tpu", "cpu"}},
       {{"dtype", "f16"}, {"f16", "bf16"}},
       {{"dtype", "bf16"}, {"bf16", "--device"}},
