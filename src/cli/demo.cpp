@@ -24,7 +24,7 @@ namespace {
 
 struct DemoFlags {
   std::string out = "demo";
-  std::int64_t steps = 1200;
+  std::int64_t steps = 1500;
   std::int64_t seeds = 3;
   std::uint64_t seed = 1;
   DeviceFlags device;

@@ -15,8 +15,8 @@
 //   ids      k1 v1 k2 v2   k2 v3 k1 v4 k2 v5   k2 0  0  0  k1 0        P = 2, R = 3
 //   targets  -  -  -  -    -  -  -  -  -  -    v5 -  -  -  v4 -
 //
-// Writes come in rounds: the pairs are the first, rewrites go over the keys again, each round in a new random order; the
-// last may end early. So every key is written 1 + R/P times (rounded down), R mod P of them once more, and R of the
+// Writes come in rounds: the pairs are the first, rewrites go over the keys again, each round in a new random order;
+// the last may end early. So every key is written 1 + R/P times (rounded down), R mod P of them once more, and R of the
 // P + R values are out of date in the end. The values of a round are different ones, drawn anew. Every key is asked
 // once, in places behind the last write that are drawn as above. All other tokens are 0, which is neither key nor
 // value: random ones could be read as further rewrites.
