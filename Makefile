@@ -25,7 +25,7 @@ help: ## this list
 build: ## build the engine, build/qdelta, and its tests; with CUDA=1 in build-cuda
 	@scripts/build.sh $(PRESET) $(JOBS)
 
-demo: ## train three small models on a recall task, live, and compare them (a minute or two)
+demo: ## train small models of three rules on a recall task, live, and compare them (two minutes)
 	@scripts/build.sh cpu $(JOBS)
 	@scripts/demo.sh
 

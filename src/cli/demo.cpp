@@ -1,17 +1,20 @@
-// qdelta demo: trains three token mixers on a small recall task, live, and shows what each of them can remember.
+// qdelta demo: trains three token mixers on a small recall task in which keys are written again, live, and shows what
+// each of them can remember.
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
-#include <csignal>
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <memory>
+#include <numeric>
+#include <span>
 
 #include "cli/cli.h"
 #include "cli/device_flags.h"
 #include "cli/stop_signal.h"
 #include "cli/validators.h"
 #include "data/mqar.h"
-#include "io/run_log.h"
 #include "plot/figure.h"
 #include "rule/rule.h"
 #include "train/training_run.h"
@@ -22,34 +25,48 @@ namespace {
 struct DemoFlags {
   std::string out = "demo";
   std::int64_t steps = 1500;
+  std::int64_t seeds = 3;
   std::uint64_t seed = 1;
   DeviceFlags device;
 };
 
 constexpr std::int64_t kTaskVocabulary = 128;
 constexpr std::int64_t kBatch = 32;
+constexpr std::int64_t kHeadSize = 32;
 
-// What the models are tested on: (length, pairs). The first ones they are trained on, the others they have never seen.
-constexpr std::array<MqarTask, 2> kTrained{{{64, 4, 100'000}, {64, 8, 100'000}}};
-constexpr std::array<MqarTask, 5> kTested{{{64, 4, 512}, {64, 8, 512}, {64, 16, 512}, {128, 8, 256}, {256, 8, 128}}};
+// Examples of the shortest length: every key is written `times`, then asked.
+constexpr MqarTask task_of(std::int64_t pairs, std::int64_t times, std::int64_t examples) {
+  return {.length = 2 * pairs * (times + 1), .pairs = pairs, .examples = examples, .rewrites = pairs * (times - 1)};
+}
+constexpr std::int64_t times_written(const MqarTask& task) { return 1 + task.rewrites / task.pairs; }
 
-MqarOptions task_options(std::uint64_t seed) {
+constexpr std::array<MqarTask, 4> kTrained{
+    {task_of(8, 1, 100'000), task_of(8, 2, 100'000), task_of(8, 4, 100'000), task_of(16, 2, 100'000)}};
+// What the models are tested on: keys written more and more often, and more and more keys. 4,096 questions each or a
+// few more.
+constexpr std::array<MqarTask, 4> kMoreOften{
+    {task_of(8, 1, 512), task_of(8, 2, 512), task_of(8, 4, 512), task_of(8, 8, 512)}};
+constexpr std::array<MqarTask, 4> kMoreKeys{
+    {task_of(8, 2, 512), task_of(16, 2, 256), task_of(32, 2, 128), task_of(48, 2, 86)}};
+
+MqarOptions task_options(std::span<const MqarTask> tasks, std::uint64_t seed) {
   MqarOptions options;
-  options.tasks.assign(kTrained.begin(), kTrained.end());
+  options.tasks.assign(tasks.begin(), tasks.end());
   options.vocab_size = kTaskVocabulary;
   options.batch_size = kBatch;
   options.seed = seed;
   return options;
 }
 
+// One layer: with more of them, later ones can make up for what the memory of an earlier one does not do.
 ModelConfig demo_model(Rule rule) {
   ModelConfig config;
   config.choose_mixer(traits_of(rule).name);
   config.vocab_size = kTaskVocabulary;
   config.hidden_size = 64;
-  config.num_hidden_layers = 2;
+  config.num_hidden_layers = 1;
   config.num_heads = 2;
-  config.head_dim = 32;
+  config.head_dim = kHeadSize;
   config.expand_v = 1;
   config.use_mlp = false;
   config.bos_token_id = config.eos_token_id = std::nullopt;  // synthetic tokens have neither
@@ -58,94 +75,127 @@ ModelConfig demo_model(Rule rule) {
 
 // All examples of one task.
 std::vector<TokenBatch> examples_of(const MqarTask& task, std::uint64_t seed) {
-  MqarOptions options = task_options(seed);
-  options.tasks = {task};
-  const MqarSource source(options);
+  const MqarSource source(task_options(std::span(&task, 1), seed));
   std::vector<TokenBatch> batches;
   for (std::int64_t i = 0; i < source.batches_of(0); ++i) batches.push_back(source.batch_of(0, i));
   return batches;
 }
 
+// Of one rule: an accuracy for each task and seed.
 struct DemoResult {
-  Rule rule;
+  Rule rule = Rule::q_delta;
   std::int64_t parameters = 0;
-  std::vector<double> accuracy;  // of kTested
-  std::vector<RunRecord> log;
+  std::array<std::vector<double>, kMoreOften.size()> more_often;
+  std::array<std::vector<double>, kMoreKeys.size()> more_keys;
   std::string checkpoint;
 };
 
-DemoResult train_one(Rule rule, const DemoFlags& flags, const Device& device, const std::atomic<bool>& stop) {
-  const std::string run = (std::filesystem::path(flags.out) / traits_of(rule).name).string();
+std::string run_name(Rule rule, std::uint64_t seed) { return fmt::format("{}-{}", traits_of(rule).name, seed); }
+
+void train_one(DemoResult& result, const DemoFlags& flags, std::uint64_t seed, const Device& device,
+               const std::atomic<bool>& stop) {
+  const std::string run = (std::filesystem::path(flags.out) / run_name(result.rule, seed)).string();
   std::filesystem::remove_all(run);  // the demonstration starts afresh every time
-  LanguageModel model(demo_model(rule));
-  initialise(model.layout(), flags.seed, model.parameters());
-  MqarSource source(task_options(flags.seed));
+  LanguageModel model(demo_model(result.rule));
+  initialise(model.layout(), seed, model.parameters());
+  MqarSource source(task_options(kTrained, seed));
 
   TrainingOptions options;
   options.out = run;
-  options.name = traits_of(rule).name;
+  options.name = run_name(result.rule, seed);
   options.schedule = {5e-3, flags.steps / 20, flags.steps, 0.1};
   options.optimizer.epsilon = 1e-8F;
-  options.eval_every = std::max<std::int64_t>(flags.steps / 15, 1);
+  options.eval_every = std::max<std::int64_t>(flags.steps / 6, 1);
   options.save_every = flags.steps;
   options.keep = 1;
   options.device = device;
-  const std::uint64_t test_seed = flags.seed + 1'000'003;
-  const std::vector<TokenBatch> validation = examples_of({64, 8, 128}, test_seed);
+  const std::uint64_t test_seed = seed + 1'000'003;
+  const std::vector<TokenBatch> validation = examples_of(task_of(8, 2, 128), test_seed);
   Progress progress;
   const TrainingOutcome outcome = run_training(model, source, validation, options, stop, progress);
 
-  DemoResult result{rule, model.layout().parameters(), {}, {}, outcome.checkpoint};
+  result.parameters = model.layout().parameters();
+  result.checkpoint = outcome.checkpoint;
   Trainer tester(model, {}, options.device);
-  for (const MqarTask& task : kTested)
-    result.accuracy.push_back(tester.evaluate(examples_of(task, test_seed)).accuracy);
-  result.log = read_run_log((std::filesystem::path(run) / kRunLogName).string());
-  return result;
+  const auto test = [&](const auto& tasks, auto& accuracies) {
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      accuracies[i].push_back(tester.evaluate(examples_of(tasks[i], test_seed)).accuracy);
+    }
+  };
+  test(kMoreOften, result.more_often);
+  test(kMoreKeys, result.more_keys);
 }
 
-void print_table(const std::vector<DemoResult>& results) {
-  fmt::print("\nShare of questions answered right, on sequences none of them has seen:\n\n");
-  fmt::print("  {:<16}", "");
-  for (const MqarTask& task : kTested) fmt::print("{:>12}", fmt::format("{} pairs", task.pairs));
-  fmt::print("\n  {:<16}", "");
-  for (const MqarTask& task : kTested) fmt::print("{:>12}", fmt::format("{} tokens", task.length));
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+std::string times_text(std::int64_t times) {
+  return times == 1 ? "once" : times == 2 ? "twice" : fmt::format("{} times", times);
+}
+
+template <std::size_t N>
+void print_table(const std::array<MqarTask, N>& tasks, const std::vector<DemoResult>& results,
+                 std::array<std::vector<double>, N> DemoResult::*accuracies) {
+  fmt::print("\n  {:<18}", "keys");
+  for (const MqarTask& task : tasks) fmt::print("{:>14}", task.pairs);
+  fmt::print("\n  {:<18}", "each written");
+  for (const MqarTask& task : tasks) fmt::print("{:>14}", times_text(times_written(task)));
   fmt::print("\n");
   for (const DemoResult& result : results) {
-    fmt::print("  {:<16}", traits_of(result.rule).title);
-    for (const double accuracy : result.accuracy) fmt::print("{:>12.3f}", accuracy);
+    fmt::print("  {:<18}", traits_of(result.rule).title);
+    for (const std::vector<double>& seeds : result.*accuracies) fmt::print("{:>14.3f}", mean_of(seeds));
+    fmt::print("\n");
+    if ((result.*accuracies)[0].size() < 2) continue;
+    fmt::print("  {:<18}", "");
+    for (const std::vector<double>& seeds : result.*accuracies) {
+      const auto [low, high] = std::minmax_element(seeds.begin(), seeds.end());
+      fmt::print("{:>14}", fmt::format("{:.3f}-{:.3f}", *low, *high));
+    }
     fmt::print("\n");
   }
-  fmt::print("\n  The first two columns are what they were trained on; the others have more pairs or are longer.\n");
+}
+
+void print_tables(const std::vector<DemoResult>& results, std::int64_t seeds) {
+  fmt::print("\nShare of questions answered right, on sequences none of them has seen{}:\n",
+             seeds > 1 ? fmt::format(" (mean of {} seeds, lowest and highest)", seeds) : "");
+  print_table(kMoreOften, results, &DemoResult::more_often);
+  print_table(kMoreKeys, results, &DemoResult::more_keys);
+  fmt::print(
+      "\n  They were trained on 8 keys written once, twice and 4 times, and on 16 written twice. A head's memory has\n"
+      "  room for {} keys that do not disturb each other.\n",
+      kHeadSize);
+}
+
+template <std::size_t N>
+plot::Series series_of(const DemoResult& result, const std::array<std::vector<double>, N>& accuracies) {
+  plot::Series bars{.label = std::string(traits_of(result.rule).title), .kind = plot::Kind::bar};
+  for (const std::vector<double>& seeds : accuracies) {
+    const auto [low, high] = std::minmax_element(seeds.begin(), seeds.end());
+    bars.x.push_back(static_cast<double>(bars.x.size()));
+    bars.y.push_back(mean_of(seeds));
+    bars.low.push_back(*low);
+    bars.high.push_back(*high);
+  }
+  return bars;
 }
 
 std::string draw(const std::vector<DemoResult>& results, const std::string& out) {
   plot::Figure figure;
-  figure.title = "Recall: three token mixers, one budget";
+  figure.title = "Keys are written again, the last value counts";
   figure.panels.resize(2);
-  plot::Panel& training = figure.panels[0];
-  training.title = "While training (8 pairs in 64 tokens)";
-  training.x.label = "tokens";
-  training.y = {.label = "accuracy", .low = 0.0, .high = 1.0};
-  plot::Panel& tests = figure.panels[1];
-  tests.title = "After training";
-  tests.x.label = "pairs : tokens";
-  tests.y = {.label = "accuracy", .low = 0.0, .high = 1.0};
-  for (const MqarTask& task : kTested) tests.x.categories.push_back(fmt::format("{}:{}", task.pairs, task.length));
+  plot::Panel& often = figure.panels[0];
+  often.title = fmt::format("{} keys", kMoreOften.front().pairs);
+  often.x.label = "how often each key is written";
+  for (const MqarTask& task : kMoreOften) often.x.categories.push_back(times_text(times_written(task)));
+  plot::Panel& keys = figure.panels[1];
+  keys.title = fmt::format("Each written {}", times_text(times_written(kMoreKeys.front())));
+  keys.x.label = fmt::format("keys (a head has room for {})", kHeadSize);
+  for (const MqarTask& task : kMoreKeys) keys.x.categories.push_back(fmt::format("{}", task.pairs));
+  for (plot::Panel& panel : figure.panels) panel.y = {.label = "right answers", .low = 0.0, .high = 1.0};
   for (const DemoResult& result : results) {
-    plot::Series line{.label = std::string(traits_of(result.rule).title)};
-    for (const RunRecord& record : result.log) {
-      const auto accuracy = value_of(record, "validation_accuracy");
-      if (!accuracy) continue;
-      line.x.push_back(static_cast<double>(record.tokens));
-      line.y.push_back(*accuracy);
-    }
-    training.series.push_back(line);
-    plot::Series bars{.label = std::string(traits_of(result.rule).title), .kind = plot::Kind::bar};
-    for (std::size_t i = 0; i < kTested.size(); ++i) {
-      bars.x.push_back(static_cast<double>(i));
-      bars.y.push_back(result.accuracy[i]);
-    }
-    tests.series.push_back(bars);
+    often.series.push_back(series_of(result, result.more_often));
+    keys.series.push_back(series_of(result, result.more_keys));
   }
   std::string path = (std::filesystem::path(out) / "recall.svg").string();
   plot::write_svg(figure, path);
@@ -156,29 +206,35 @@ void run_demo(DemoFlags& flags) {
   const StopSignal stop;  // before a GPU is opened, whose driver has threads of its own
   const Device device = flags.device.open();
   require(flags.steps >= 20, "steps is {}, expected at least 20", flags.steps);
+  require(flags.seeds >= 1, "seeds is {}, expected at least 1", flags.seeds);
   fmt::print(
-      "A recall task: a sequence names pairs of a key and a value, then asks for some of the keys again,\n"
-      "\n    k7 v3  k2 v9  k5 v1  ...  k2 -> ?   (v9)\n\n"
-      "so a model has to write what it reads into its memory, and find it there later. Three models of the same size\n"
-      "train on the same {} batches; they differ only in the rule by which memory is written.\n\n",
+      "A memory that is written again: a sequence names keys and their values, gives keys new values, then asks;\n"
+      "\n    k7 v3  k2 v9  k5 v1  k2 v4  k7 v8 ...  k2 -> ?   (v4, no longer v9)\n\n"
+      "only the last value of a key is right. Models of one layer and the same size train on the same {} batches;\n"
+      "they differ only in the rule by which their memory S is written.\n\n",
       flags.steps);
   std::vector<DemoResult> results;
   for (const Rule rule : {Rule::q_delta, Rule::gated_delta, Rule::linear}) {
     fmt::print("{}:  {}\n", traits_of(rule).title, traits_of(rule).formula);
     std::fflush(stdout);
-    results.push_back(train_one(rule, flags, device, stop.raised()));
-    if (stop.raised()) fail(Status::invalid_argument, "stopped; what was trained so far is in {}", flags.out);
+    DemoResult& result = results.emplace_back();
+    result.rule = rule;
+    for (std::int64_t i = 0; i < flags.seeds; ++i) {
+      train_one(result, flags, flags.seed + static_cast<std::uint64_t>(i), device, stop.raised());
+      if (stop.raised()) fail(Status::invalid_argument, "stopped; what was trained so far is in {}", flags.out);
+    }
   }
-  print_table(results);
+  print_tables(results, flags.seeds);
   const std::string picture = draw(results, flags.out);
   fmt::print(
       "\nPicture:     {}\nModels:      {} parameters or so each, e.g. {}\n"
       "\nWhat to try next:\n"
-      "  build/qdelta plot {}/q_delta {}/gated_delta {}/linear --y loss --terminal\n"
+      "  build/qdelta plot {}/{} {}/{} {}/{} --y loss --terminal\n"
       "  build/qdelta train --text book.txt --out run --steps 500      a text file of your own\n"
       "  build/qdelta generate --model run/checkpoints/step-00000500 --prompt \"The\" --stream\n"
       "  build/qdelta bench op                                         how fast the operator is here\n",
-      picture, results.front().parameters, results.front().checkpoint, flags.out, flags.out, flags.out);
+      picture, results.front().parameters, results.front().checkpoint, flags.out, run_name(Rule::q_delta, flags.seed),
+      flags.out, run_name(Rule::gated_delta, flags.seed), flags.out, run_name(Rule::linear, flags.seed));
 }
 
 }  // namespace
@@ -188,14 +244,15 @@ void add_demo(CLI::App& app) {
   CLI::App* command = app.add_subcommand("demo", "Train three small models on a recall task and compare them");
   command->add_option("--out", flags->out, "Folder for runs, models and the picture")->capture_default_str();
   command->add_option("--steps", flags->steps, "Training steps of each model")->capture_default_str();
-  command->add_option("--seed", flags->seed, "Another seed, other numbers")
+  command->add_option("--seeds", flags->seeds, "Models of each rule, from different seeds")->capture_default_str();
+  command->add_option("--seed", flags->seed, "The first of the seeds; another one, other numbers")
       ->capture_default_str()
       ->check(whole_number());
   flags->device.add_to(*command);
   command->footer(
       "Examples:\n"
       "  qdelta demo\n"
-      "  qdelta demo --steps 300 --out short            a first look: they learn less\n"
+      "  qdelta demo --steps 300 --seeds 1 --out short  a first look: they learn less\n"
       "  qdelta demo --seed 2 --out again --device cuda");
   command->callback([flags] { run_demo(*flags); });
 }

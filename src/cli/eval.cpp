@@ -50,6 +50,7 @@ nlohmann::ordered_json settings_json(const EvalFlags& flags, const Device& devic
   if (flags.settings.haystack != "longest") out["haystack"] = flags.settings.haystack;
   out["recall_length"] = flags.settings.recall_length;
   out["mqar"] = flags.settings.mqar;
+  if (flags.settings.rewrites > 0) out["rewrites"] = flags.settings.rewrites;
   out["bootstrap"] = flags.bootstrap;
   out["device"] = flags.device.device;
   out["dtype"] = device.activations == DType::bf16 ? "bf16" : "f32";
@@ -254,6 +255,10 @@ void add_eval(CLI::App& app) {
   command->add_option("--recall-length", settings.recall_length, "Tokens that documents of cloze tasks are cut to")
       ->capture_default_str();
   command->add_option("--mqar", settings.mqar, "LENGTH:PAIRS:EXAMPLES, or 'paper' for the published tests")
+      ->capture_default_str();
+  command
+      ->add_option("--rewrites", settings.rewrites,
+                   "With --mqar: keys written again with a new value, of which the last is the answer")
       ->capture_default_str();
   command->add_option("--bootstrap", flags->bootstrap, "Draws for the standard error of a perplexity; 0: none")
       ->capture_default_str();

@@ -17,6 +17,9 @@
 #include "cli/stop_signal.h"
 #include "cli/train_flags.h"
 #include "core/threads.h"
+#include "data/tokenizer.h"
+#include "infer/generator.h"
+#include "infer/prompt.h"
 #include "io/atomic_file.h"
 #include "io/folders.h"
 #include "io/run_log.h"
@@ -204,6 +207,34 @@ void initialise_model(const TrainFlags& flags, const Ranks& ranks, const Trainin
   if (ranks.first() && !notes.empty()) fmt::print("{}\n", fmt::join(notes, "\n"));
 }
 
+// Texts of a model that trains: a few dozen tokens behind the prompt, every time with the same random numbers.
+std::function<std::string()> sampler_of(const TrainFlags& flags, const LanguageModel& model,
+                                        const std::string& tokenizer_name) {
+  constexpr std::int64_t kTokens = 64;
+  require(flags.run.sample_every >= 0, "--sample-every is {}, expected 0 (none) or more", flags.run.sample_every);
+  require(flags.run.sample_every > 0 || flags.sample_prompt.empty(), "--sample-prompt goes with --sample-every");
+  if (flags.run.sample_every == 0) return {};
+  require(!tokenizer_name.empty(), "--sample-every writes texts: the data needs a tokenizer, see --tokenizer");
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(tokenizer_name);
+  const std::vector<std::int32_t> prompt = encode_prompt(*tokenizer, flags.sample_prompt, true);
+  require(!prompt.empty(), "--sample-every: this tokenizer has no begin-of-text token: give a --sample-prompt");
+  GenerationOptions options;
+  options.max_tokens = kTokens;
+  options.sampling.seed = flags.seed;
+  return [&model, tokenizer, prompt, options, text = flags.sample_prompt, device = flags.run.device] {
+    ModelStates states(model.config(), 1, device);
+    Generator generator(model, *tokenizer, states);
+    return text + generator.generate({prompt}, options, {0}).front().text;
+  };
+}
+
+TensorBoardSettings settings_of(const RunFile& file) {
+  TensorBoardSettings settings;
+  for (const auto& [name, values] : file.settings)
+    settings.emplace_back(name, fmt::format("{}", fmt::join(values, " ")));
+  return settings;
+}
+
 TrainingOutcome train_on(const Ranks& ranks, TrainFlags& flags, const CLI::App& command,
                          const std::atomic<bool>& stop) {
   refuse_existing_run(flags);
@@ -220,6 +251,9 @@ TrainingOutcome train_on(const Ranks& ranks, TrainFlags& flags, const CLI::App& 
   flags.run.recipe = flags.recipe(*data.source, groups.groups());
   flags.run.tokenizer = data.tokenizer;
   flags.run.name = fs::path(flags.run.out).filename().string();
+  flags.run.sample = sampler_of(flags, model, data.tokenizer);
+  const RunFile run_file = flags.stored ? *flags.stored : TrainFlags::run_file(command, data, ranks.size());
+  flags.run.settings = settings_of(run_file);
   if (ranks.size() == 1) flags.run.machine_limit = machine_limit(flags, model.layout());
   flags.run.on_start = [&] {
     shards.keep();
@@ -227,7 +261,7 @@ TrainingOutcome train_on(const Ranks& ranks, TrainFlags& flags, const CLI::App& 
     if (flags.stored) return flags.stored->write(flags.run.out);                        // an extension
     // The run's file comes last: where it is, all that is written here once is there.
     write_whole(config_path(flags.run.out), config_to_json(config).dump(2) + "\n");
-    TrainFlags::run_file(command, data, ranks.size()).write(flags.run.out);
+    run_file.write(flags.run.out);
   };
   if (ranks.first()) say_what_trains(flags, ranks, groups, model, *data.source);
   Progress progress;

@@ -22,9 +22,9 @@ using Names = std::vector<std::string>;
 // No settings of a run, but of one call of the command.
 const Names kOfTheCall{"config", "out", "resume", "extend", "preset"};
 // What may change when a run is resumed: it changes no numbers (but rounding), or is checked by its contents.
-const Names kFree{
-    "threads", "device",    "dtype", "transport", "eval-every",      "save-every", "keep",      "patience",
-    "rows",    "recompute", "text",  "data",      "target-accuracy", "validation", "tokenizer", "sequence-parallel"};
+const Names kFree{"threads",   "device",   "dtype", "transport",    "eval-every",      "save-every",
+                  "keep",      "patience", "rows",  "recompute",    "target-accuracy", "validation",
+                  "tokenizer", "text",     "data",  "sample-every", "sample-prompt",   "sequence-parallel"};
 const Names kSchedule{"schedule", "lr", "warmup", "min-lr-ratio", "decay-steps"};
 
 // The recipes of the paper; the model is --model-config's.
@@ -94,6 +94,13 @@ void TrainFlags::add_to(CLI::App& command) {
                   "paper-340M or paper-1.3B: the published recipe (optimizer, schedule, batch); flags win over it")
       ->group("Run");
   TrainingFlags::add_to(command);
+  command
+      .add_option("--sample-every", run.sample_every,
+                  "Steps between texts that the model as it is then writes, for the log and for TensorBoard; 0: none")
+      ->group("Training")
+      ->capture_default_str();
+  command.add_option("--sample-prompt", sample_prompt, "What they begin with; default: the start of a text")
+      ->group("Training");
   command
       .add_option("--transport", transport,
                   "Between the processes that mpirun or srun started: mpi, nccl, or auto for what fits")

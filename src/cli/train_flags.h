@@ -10,7 +10,7 @@
 namespace qdelta {
 
 struct TrainFlags : TrainingFlags {
-  std::string resume_from, init_from, preset;
+  std::string resume_from, init_from, preset, sample_prompt;
   std::int64_t extend = 0;
   // Filled in by prepare().
   std::optional<RunFile> stored;                 // of the run that is resumed

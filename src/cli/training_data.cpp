@@ -66,7 +66,7 @@ TrainingData open_mqar(const TrainingFlags& flags, int ranks) {
   options.vocab_size = static_cast<std::int32_t>(flags.model.vocab_size.value_or(8192));
   options.seed = flags.seed;
   options.batch_size = flags.batch_rows(ranks);
-  options.tasks = flags.mqar == "paper" ? mqar_training_tasks() : std::vector{mqar_task_of("--mqar", flags.mqar)};
+  options.tasks = mqar_tasks_of(flags.mqar, flags.rewrites, mqar_training_tasks);
   MqarOptions held_out = options;
   held_out.batch_size = flags.rows;
   held_out.seed = flags.seed + 1'000'003;
@@ -94,6 +94,7 @@ void check_flags(const TrainingFlags& flags) {
           flags.text.empty() ? "--mqar" : "--text");
   require(flags.tokenizer.empty() || flags.mqar.empty(), "--tokenizer has no meaning with --mqar");
   require(flags.curriculum.empty() || flags.mqar.empty(), "--curriculum has no meaning with --mqar");
+  require(flags.rewrites == 0 || !flags.mqar.empty(), "--rewrites {} goes with --mqar", flags.rewrites);
 }
 
 // The source of what --data names: one dataset, or a mixture where there are weights.

@@ -92,6 +92,7 @@ std::string TrainingFlags::recipe(const BatchSource& source, int groups) const {
   if (decay_steps > 0) result += fmt::format(", decay over {} steps", decay_steps);
   if (decay_on != "all") result += decay_embeddings ? ", matrices decay" : ", matrices but embeddings decay";
   if (!curriculum.empty()) result += fmt::format(", curriculum {}", fmt::join(curriculum, " "));
+  if (run.optimizer.average_decay > 0) result += fmt::format(", ema {}", run.optimizer.average_decay);
   return result;
 }
 
@@ -113,6 +114,9 @@ void TrainingFlags::add_to(CLI::App& command) {
   add("Data", "--data", data, "Token shards made by qdelta tokenize; A:0.7 B:0.3 mixes them, 7 rows of A to 3 of B");
   add("Data", "--validation", validation, "Token shards to validate on");
   add("Data", "--mqar", mqar, "Synthetic recall: LENGTH:PAIRS:EXAMPLES, or 'paper' for the published mixture");
+  add("Data", "--rewrites", rewrites,
+      "With --mqar: keys written again with a new value, of which the last is the answer")
+      ->capture_default_str();
   add("Data", "--tokenizer", tokenizer, "Tokenizer of the data, kept with the model; default for --text: bytes");
   add("Data", "--seq-len", seq_len, "Tokens of a row")->capture_default_str();
   add("Data", "--rows", rows, "Rows (examples) of a batch; under mpirun, of each process")->capture_default_str();
@@ -149,6 +153,10 @@ void TrainingFlags::add_to(CLI::App& command) {
   add("Training", "--decay-embeddings", decay_embeddings, "With matrices: whether the embeddings decay too")
       ->capture_default_str();
   add("Training", "--clip", run.optimizer.clip, "Largest gradient norm; 0: none")->capture_default_str();
+  add("Training", "--ema", run.optimizer.average_decay,
+      "Decay of an exponential moving average of the weights, such as 0.999, validated too and saved as "
+      "CHECKPOINT/ema; 0: none")
+      ->capture_default_str();
   add_recompute(command, run.recompute)->group("Training");
   add("Training", "--eval-every", run.eval_every, "Steps between validations; 0: at the end")->capture_default_str();
   add("Training", "--save-every", run.save_every, "Steps between checkpoints; 0: at each validation")

@@ -27,7 +27,7 @@ struct TrainingFlags {
   std::string transport = "auto", decay_on = "matrices", schedule_kind = "cosine";
   std::vector<std::string> curriculum;
   std::int64_t run_rows = 0;  // of a batch over all ranks, where a run that is resumed says so; 0: from what follows
-  std::int64_t rows = 8, batch_tokens = 0, seq_len = 512, context_len = 0, validation_rows = 32;
+  std::int64_t rewrites = 0, rows = 8, batch_tokens = 0, seq_len = 512, context_len = 0, validation_rows = 32;
   bool text_bytes = false, reset_at_documents = false, decay_embeddings = true;
   std::uint64_t seed = 1;
   double lr = 1e-3, min_lr_ratio = 0.1;

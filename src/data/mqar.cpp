@@ -60,32 +60,74 @@ std::vector<std::int64_t> draw(Random& random, const std::vector<double>& weight
   return drawn;
 }
 
+// The writes of an example, in their order.
+struct Writes {
+  std::vector<std::int32_t> keys;    // all there are, in the order of the pairs
+  std::vector<std::size_t> key;      // of each write: which of them
+  std::vector<std::int32_t> values;  // of each write
+};
+
+Writes draw_writes(const MqarTask& task, std::int32_t vocab_size, Random& random) {
+  const std::int32_t half = vocab_size / 2;
+  Writes writes;
+  writes.keys = choose(random, 1, half - 1, task.pairs);
+  writes.values = choose(random, half, vocab_size - 1, task.pairs);
+  writes.key.resize(writes.keys.size());
+  std::iota(writes.key.begin(), writes.key.end(), 0);
+  for (std::int64_t left = task.rewrites; left > 0; left -= task.pairs) {
+    const std::int64_t count = std::min(left, task.pairs);
+    const std::vector<std::int32_t> order = choose(random, 0, task.pairs - 1, task.pairs);
+    const std::vector<std::int32_t> values = choose(random, half, vocab_size - 1, count);
+    writes.key.insert(writes.key.end(), order.begin(), order.begin() + count);
+    writes.values.insert(writes.values.end(), values.begin(), values.end());
+  }
+  return writes;
+}
+
+void check(const MqarTask& task, std::int32_t vocab_size) {
+  const std::string what = task.rewrites == 0 ? fmt::format("{} pairs", task.pairs)
+                                              : fmt::format("{} pairs, {} rewrites", task.pairs, task.rewrites);
+  require(task.length > 0 && task.length % 2 == 0, "the length of a recall task must be even, not {}", task.length);
+  require(task.rewrites >= 0, "the rewrites of a recall task are {}, expected 0 or more", task.rewrites);
+  require(task.pairs > 0 && task.pairs <= task.length / 4 && task.rewrites <= task.length / 2 - 2 * task.pairs,
+          "{} and their queries take {:.0f} tokens, but the length is {}", what,
+          4.0 * static_cast<double>(task.pairs) + 2.0 * static_cast<double>(task.rewrites), task.length);
+  require(task.pairs <= vocab_size / 2 - 1, "a vocabulary of {} has {} keys, too few for {} pairs", vocab_size,
+          vocab_size / 2 - 1, task.pairs);
+  require(task.examples > 0, "a recall task must have at least one example, not {}", task.examples);
+}
+
 void check(const MqarOptions& options) {
   require(!options.tasks.empty(), "no recall task was named");
   require(options.batch_size > 0, "a batch must have at least one example, not {}", options.batch_size);
   require(options.vocab_size >= 4, "a vocabulary of {} is too small for keys and values", options.vocab_size);
   require(std::isfinite(options.power), "the power of the distances must be a number");
-  for (const MqarTask& task : options.tasks) {
-    require(task.length > 0 && task.length % 2 == 0, "the length of a recall task must be even, not {}", task.length);
-    require(task.pairs > 0 && task.pairs <= task.length / 4,
-            "{} pairs and their queries take {} tokens, but the length is {}", task.pairs, 4 * task.pairs, task.length);
-    require(task.pairs <= options.vocab_size / 2 - 1, "a vocabulary of {} has {} keys, too few for {} pairs",
-            options.vocab_size, options.vocab_size / 2 - 1, task.pairs);
-    require(task.examples > 0, "a recall task must have at least one example, not {}", task.examples);
-  }
+  for (const MqarTask& task : options.tasks) check(task, options.vocab_size);
 }
 
-}  // namespace
-
-MqarTask mqar_task_of(const std::string& flag, const std::string& text) {
+// Out of LENGTH:PAIRS:EXAMPLES.
+MqarTask task_of(const std::string& text) {
   MqarTask task;
   char first = 0;
   char second = 0;
   std::istringstream in(text);
   const bool read = static_cast<bool>(in >> task.length >> first >> task.pairs >> second >> task.examples);
   require(read && first == ':' && second == ':' && in.peek() == EOF,
-          "{} is '{}', expected LENGTH:PAIRS:EXAMPLES such as 64:4:100000, or 'paper'", flag, text);
+          "--mqar is '{}', expected LENGTH:PAIRS:EXAMPLES such as 64:4:100000, or 'paper'", text);
   return task;
+}
+
+}  // namespace
+
+std::vector<MqarTask> mqar_tasks_of(const std::string& text, std::int64_t rewrites,
+                                    std::vector<MqarTask> (*published)()) {
+  if (text == "paper") {
+    require(rewrites == 0, "--rewrites {} has no meaning with --mqar paper: give LENGTH:PAIRS:EXAMPLES", rewrites);
+    return published();
+  }
+  MqarTask task = task_of(text);
+  task.rewrites = rewrites;
+  return {task};
 }
 
 std::vector<MqarTask> mqar_training_tasks() {
@@ -102,7 +144,7 @@ MqarSource::MqarSource(MqarOptions options) : options_(std::move(options)), firs
   for (const MqarTask& task : options_.tasks) {
     first_batch_.push_back(first_batch_.back() + ceil_div(task.examples, options_.batch_size));
     std::vector<double> weights;
-    for (std::int64_t place = 1; place <= task.length / 2 - task.pairs; ++place) {
+    for (std::int64_t place = 1; place <= (task.length - task.written()) / 2; ++place) {
       weights.push_back(std::pow(static_cast<double>(place), options_.power - 1.0));
     }
     place_weight_.push_back(std::move(weights));
@@ -111,21 +153,21 @@ MqarSource::MqarSource(MqarOptions options) : options_(std::move(options)), firs
 
 void MqarSource::make_example(std::size_t task, std::int64_t index, std::span<std::int32_t> ids,
                               std::span<std::int32_t> targets) const {
-  const std::int64_t pairs = options_.tasks[task].pairs;
-  const std::int32_t half = options_.vocab_size / 2;
+  const MqarTask& shape = options_.tasks[task];
   Random random(mixed_seed(mixed_seed(options_.seed, kExamples), task, static_cast<std::uint64_t>(index)));
-  const std::vector<std::int32_t> keys = choose(random, 1, half - 1, pairs);
-  const std::vector<std::int32_t> values = choose(random, half, options_.vocab_size - 1, pairs);
-  const std::vector<std::int64_t> places = draw(random, place_weight_[task], pairs);
-  for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random.integer(0, options_.vocab_size - 1));
+  const Writes writes = draw_writes(shape, options_.vocab_size, random);
+  const std::vector<std::int64_t> places = draw(random, place_weight_[task], shape.pairs);
+  for (std::int32_t& id : ids) {
+    id = shape.rewrites > 0 ? 0 : static_cast<std::int32_t>(random.integer(0, options_.vocab_size - 1));
+  }
   std::fill(targets.begin(), targets.end(), -1);
-  for (std::int64_t pair = 0; pair < pairs; ++pair) {
-    const auto at = static_cast<std::size_t>(pair);
-    ids[2 * at] = keys[at];
-    ids[2 * at + 1] = values[at];
-    const auto query = static_cast<std::size_t>(2 * pairs + 2 * places[at]);
-    ids[query] = keys[at];
-    targets[query] = values[at];
+  for (std::size_t i = 0; i < writes.key.size(); ++i) {  // later ones replace the answers of earlier ones
+    const std::size_t key = writes.key[i];
+    ids[2 * i] = writes.keys[key];
+    ids[2 * i + 1] = writes.values[i];
+    const auto query = static_cast<std::size_t>(shape.written() + 2 * places[key]);
+    ids[query] = writes.keys[key];
+    targets[query] = writes.values[i];
   }
 }
 
@@ -185,6 +227,7 @@ std::string MqarSource::describe() const {
   std::vector<std::string> tasks;
   for (const MqarTask& task : options_.tasks) {
     tasks.push_back(fmt::format("{} of length {} with {} pairs", task.examples, task.length, task.pairs));
+    if (task.rewrites > 0) tasks.back() += fmt::format(" and {} rewrites", task.rewrites);
   }
   return fmt::format("recall examples, vocabulary {}, seed {}: {}", options_.vocab_size, options_.seed,
                      fmt::join(tasks, "; "));

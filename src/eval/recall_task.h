@@ -12,7 +12,7 @@ namespace qdelta::eval {
 
 class RecallTask final : public Task {
  public:
-  // Examples of one length with one number of pairs. Example i depends on seed, length, pairs and i.
+  // Examples of one length, with one number of pairs and of rewrites. Example i depends on these, the seed and i.
   RecallTask(std::string name, const MqarTask& task, std::int32_t vocabulary, std::uint64_t seed);
 
   [[nodiscard]] std::int64_t size() const override { return source_.tasks().front().examples; }

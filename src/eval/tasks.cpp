@@ -127,14 +127,13 @@ void make_needle(const TaskEntry& entry, const TaskSource& source, TaskList& out
 
 void make_mqar(const TaskEntry& entry, const TaskSource& source, TaskList& out) {
   const TaskSettings& settings = source.settings;
-  std::vector<MqarTask> tasks = mqar_test_tasks();
-  if (settings.mqar != "paper") tasks = {mqar_task_of("--mqar", settings.mqar)};
-  for (MqarTask& task : tasks) {
+  for (MqarTask& task : mqar_tasks_of(settings.mqar, settings.rewrites, mqar_test_tasks)) {
     if (settings.limit > 0) task.examples = std::min(task.examples, settings.limit);
+    std::string name = fmt::format("{}_{}_{}", entry.name, task.length, task.pairs);
+    if (task.rewrites > 0) name += fmt::format("_rewrites_{}", task.rewrites);
     // Far from the seeds that people train with.
-    out.push_back(std::make_unique<RecallTask>(fmt::format("{}_{}_{}", entry.name, task.length, task.pairs), task,
-                                               static_cast<std::int32_t>(source.model.vocab_size),
-                                               settings.seed + 2'000'003));
+    out.push_back(std::make_unique<RecallTask>(
+        std::move(name), task, static_cast<std::int32_t>(source.model.vocab_size), settings.seed + 2'000'003));
   }
 }
 

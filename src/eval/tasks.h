@@ -24,6 +24,7 @@ struct TaskSettings {
   std::string haystack = "longest";                     // of needle tasks, or "harness" (needle.h)
   std::int64_t recall_length = 2048;                    // that a cloze's document is cut to
   std::string mqar = "paper";                           // LENGTH:PAIRS:EXAMPLES, or the published mixture
+  std::int64_t rewrites = 0;                            // of each of its examples
 };
 
 // What tasks are made of. `encoder` may be null where no task needs a tokenizer.

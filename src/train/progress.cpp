@@ -89,6 +89,7 @@ std::vector<Part> parts_of(const ProgressState& state) {
   if (!state.name.empty()) parts.push_back({kNameRank, "", std::string(state.name), ""});
   parts.push_back({0, "", step_text(state), ""});
   if (state.total > 0) parts.push_back({4, "", fmt::format("{:3.0f}%", std::floor(100 * fraction_done(state))), ""});
+  if (state.epoch) parts.push_back({9, "epoch", number_text(*state.epoch, "{:.2f}"), ""});
   if (state.loss) parts.push_back({1, "loss", loss_text(*state.loss), ""});
   if (state.validation_loss) parts.push_back({3, "val", loss_text(*state.validation_loss), ""});
   if (state.learning_rate) parts.push_back({8, "lr", rate_text(*state.learning_rate), ""});

@@ -21,6 +21,7 @@ struct ProgressState {
   std::int64_t total = 0;
   std::int64_t first_step = 0;  // done before this session, where the run was resumed
   std::optional<double> loss, validation_loss, learning_rate, gradient_norm, tokens_per_second;
+  std::optional<double> epoch;              // how often the data was gone through
   std::int64_t ranks = 1;                   // that share the tokens
   std::optional<double> fraction_of_limit;  // of what the machine could do at most
   std::optional<double> seconds;            // since this session began; gives the time left too

@@ -18,13 +18,27 @@ std::span<T> part(std::span<T> whole, std::int64_t begin, std::int64_t count) {
 
 }  // namespace
 
-ShardedOptimizer::ShardedOptimizer(std::int64_t size, const Device& device, Communicator& communicator)
+AdamW averaging(std::span<float> parameters, std::span<float> average, std::span<float> scratch, float decay) {
+  AdamW args;
+  args.parameters = parameters;
+  args.gradients = parameters;
+  args.m = average;
+  args.v = scratch;
+  args.beta1 = decay;
+  args.beta2 = 0;
+  args.epsilon = 1;  // what is multiplied with the learning rate of 0 must be finite
+  args.learning_rate = args.weight_decay = 0;
+  return args;
+}
+
+ShardedOptimizer::ShardedOptimizer(std::int64_t size, const Device& device, Communicator& communicator, bool average)
     : device_(device),
       communicator_(communicator),
       shards_(size, communicator.size(), kBucketFloats),
       gradients_(device, float_bytes(shards_.own)),
       m_(device, float_bytes(shards_.own)),
       v_(device, float_bytes(shards_.own)),
+      average_(device, average ? float_bytes(shards_.own) : 0),
       waiting_(shards_.buckets.size()) {}
 
 std::span<float> ShardedOptimizer::own(DeviceBuffer& buffer, std::int64_t begin, std::int64_t count) const {
@@ -47,6 +61,15 @@ double ShardedOptimizer::squared_norm(Workspace& workspace) {
   return sum + sum_of_squares(device_, own(gradients_, shards_.rest_own_begin, shards_.rest), workspace);
 }
 
+template <class Part>
+void ShardedOptimizer::for_shards(Part part) const {
+  const std::int64_t rank = communicator_.rank();
+  for (const ParameterBucket& bucket : shards_.buckets) {
+    part(bucket.begin + rank * bucket.shard, bucket.own_begin, bucket.shard);
+  }
+  if (shards_.rest > 0) part(shards_.rest_begin, shards_.rest_own_begin, shards_.rest);
+}
+
 double ShardedOptimizer::update(const AdamW& args, std::span<const float> gradients, float max_norm,
                                 Workspace& workspace) {
   require(waiting_ == 0, "an update before all gradients are complete");
@@ -65,7 +88,6 @@ double ShardedOptimizer::update(const AdamW& args, std::span<const float> gradie
   // As in clipped_adamw.
   if (max_norm > 0) one.gradient_scale *= static_cast<float>(std::min(1.0, double{max_norm} / (norm + 1e-6)));
   const auto update_part = [&](std::int64_t at, std::int64_t own_begin, std::int64_t count) {
-    if (count == 0) return;
     one.parameters = part(args.parameters, at, count);
     if (!args.rounded.empty()) one.rounded = part(args.rounded, at, count);
     if (!args.decays.empty()) {
@@ -76,14 +98,18 @@ double ShardedOptimizer::update(const AdamW& args, std::span<const float> gradie
     one.v = own(v_, own_begin, count);
     adamw(device_, one);
   };
-  const std::int64_t rank = communicator_.rank();
-  for (const ParameterBucket& bucket : shards_.buckets) {
-    update_part(bucket.begin + rank * bucket.shard, bucket.own_begin, bucket.shard);
-  }
-  update_part(shards_.rest_begin, shards_.rest_own_begin, shards_.rest);
+  for_shards(update_part);
   all_gather(std::as_writable_bytes(args.parameters), sizeof(float));
   if (!args.rounded.empty()) all_gather(std::as_writable_bytes(args.rounded), sizeof(BFloat16));
   return norm;
+}
+
+void ShardedOptimizer::update_average(std::span<float> parameters, float decay) {
+  clear(device_, gradients_.data(), gradients_.size());
+  for_shards([&](std::int64_t at, std::int64_t own_begin, std::int64_t count) {
+    adamw(device_, averaging(part(parameters, at, count), own(average_, own_begin, count),
+                             own(gradients_, own_begin, count), decay));
+  });
 }
 
 void ShardedOptimizer::all_gather(std::span<std::byte> whole, std::size_t element_bytes) {
@@ -98,14 +124,16 @@ void ShardedOptimizer::all_gather(std::span<std::byte> whole, std::size_t elemen
   for (Request& request : requests) request.wait();
 }
 
-void ShardedOptimizer::gather(std::span<float> m, std::span<float> v) {
+void ShardedOptimizer::gather(std::span<float> m, std::span<float> v, std::span<float> average) {
   gather_one(m_, m);
   gather_one(v_, v);
+  if (average_.size() > 0) gather_one(average_, average);
 }
 
-void ShardedOptimizer::scatter(std::span<const float> m, std::span<const float> v) {
+void ShardedOptimizer::scatter(std::span<const float> m, std::span<const float> v, std::span<const float> average) {
   scatter_one(m_, m);
   scatter_one(v_, v);
+  if (average_.size() > 0) scatter_one(average_, average);
 }
 
 void ShardedOptimizer::gather_one(DeviceBuffer& own_values, std::span<float> whole) {

@@ -7,7 +7,9 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 
 #include "core/error.h"
@@ -64,6 +66,53 @@ std::string event(double wall_time, std::int64_t step) {
     put_varint(bytes, static_cast<std::uint64_t>(step));
   }
   return bytes;
+}
+
+// Of a tensor with one element.
+std::string shape_of_one() {
+  std::string dimension;
+  put_key(dimension, 1, Wire::varint);
+  put_varint(dimension, 1);
+  std::string shape;
+  put_bytes(shape, 2, dimension);
+  return shape;
+}
+
+// `bytes` is an event as far as it goes; gets the one value of a plugin.
+std::string plugin_event(std::string bytes, std::string_view tag, std::string_view plugin, std::string_view data,
+                         std::string_view tensor) {
+  std::string plugin_data;
+  put_bytes(plugin_data, 1, plugin);
+  if (!data.empty()) put_bytes(plugin_data, 2, data);
+  std::string metadata;
+  put_bytes(metadata, 1, plugin_data);
+  put_key(metadata, 4, Wire::varint);
+  put_varint(metadata, 2);  // a tensor
+  std::string value;
+  put_bytes(value, 1, tag);
+  put_bytes(value, 8, tensor);
+  put_bytes(value, 9, metadata);
+  std::string summary;
+  put_bytes(summary, 1, value);
+  put_bytes(bytes, 5, summary);
+  return bytes;
+}
+
+// A google.protobuf.Value.
+std::string setting_value(std::string_view text) {
+  std::string value;
+  double number = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (read.ec == std::errc() && read.ptr == text.data() + text.size() && std::isfinite(number)) {
+    put_key(value, 2, Wire::fixed64);
+    put_little_endian(value, std::bit_cast<std::uint64_t>(number));
+  } else if (text == "true" || text == "false") {
+    put_key(value, 4, Wire::varint);
+    put_varint(value, text == "true" ? 1 : 0);
+  } else {
+    put_bytes(value, 3, text);
+  }
+  return value;
 }
 
 double wall_seconds() {
@@ -129,6 +178,40 @@ std::string scalars_event(double wall_time, std::int64_t step, const TensorBoard
   return bytes;
 }
 
+std::string text_event(double wall_time, std::int64_t step, std::string_view tag, std::string_view text) {
+  std::string indented = "    ";
+  for (const char c : text) {
+    indented.push_back(c);
+    if (c == '\n') indented += "    ";
+  }
+  std::string tensor;
+  put_key(tensor, 1, Wire::varint);
+  put_varint(tensor, 7);  // strings
+  put_bytes(tensor, 2, shape_of_one());
+  put_bytes(tensor, 8, indented);
+  return plugin_event(event(wall_time, step), tag, "text", "", tensor);
+}
+
+std::string settings_event(double wall_time, const TensorBoardSettings& settings) {
+  std::string start;
+  for (const auto& [name, text] : settings) {
+    std::string entry;
+    put_bytes(entry, 1, name);
+    put_bytes(entry, 2, setting_value(text));
+    put_bytes(start, 1, entry);
+  }
+  put_key(start, 5, Wire::fixed64);
+  put_little_endian(start, std::bit_cast<std::uint64_t>(wall_time));
+  std::string data;  // its field 1, the version, is 0
+  put_bytes(data, 3, start);
+  std::string tensor;  // must be there, and is not looked at
+  put_key(tensor, 1, Wire::varint);
+  put_varint(tensor, 1);  // floats
+  put_bytes(tensor, 2, shape_of_one());
+  put_bytes(tensor, 5, std::string(sizeof(float), '\0'));
+  return plugin_event(event(wall_time, 0), "_hparams_/session_start_info", "hparams", data, tensor);
+}
+
 TensorBoardWriter::TensorBoardWriter(const std::string& folder, std::int64_t resumed_step) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -148,6 +231,14 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder, std::int64_t res
 
 void TensorBoardWriter::write(std::int64_t step, const TensorBoardScalars& scalars) {
   append(scalars_event(wall_seconds(), step, scalars));
+}
+
+void TensorBoardWriter::write_text(std::int64_t step, std::string_view tag, std::string_view text) {
+  append(text_event(wall_seconds(), step, tag, text));
+}
+
+void TensorBoardWriter::write_settings(const TensorBoardSettings& settings) {
+  append(settings_event(wall_seconds(), settings));
 }
 
 void TensorBoardWriter::append(const std::string& event) { append_whole(file_, tfrecord(event), path_); }

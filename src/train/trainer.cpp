@@ -24,13 +24,19 @@ void OptimizerOptions::check() const {
   fraction("beta2", beta2);
   require(std::isfinite(epsilon) && epsilon > 0, "eps of AdamW is {}, expected more than 0", epsilon);
   require(std::isfinite(weight_decay) && weight_decay >= 0, "the weight decay is {}, expected 0 or more", weight_decay);
+  require(average_decay >= 0 && average_decay < 1,
+          "the decay of the average (ema) is {}, expected at least 0 (none) and less than 1", average_decay);
   require(clip >= 0, "the largest gradient norm is {}, expected 0 (no limit) or more", clip);
 }
 
-OptimizerState::OptimizerState(std::int64_t parameters) : memory(bytes_of(2 * parameters)), size(parameters) {}
+OptimizerState::OptimizerState(std::int64_t parameters, bool with_average)
+    : memory(bytes_of((with_average ? 3 : 2) * parameters)), size(parameters), has_average(with_average) {}
 
 std::span<float> OptimizerState::m() { return floats_in(memory, 0, size); }
 std::span<float> OptimizerState::v() { return floats_in(memory, size, size); }
+std::span<float> OptimizerState::average() {
+  return has_average ? floats_in(memory, 2 * size, size) : std::span<float>();
+}
 
 Trainer::Trainer(LanguageModel& model, const OptimizerOptions& options, const Device& device, Recompute recompute,
                  Communicator* communicator, std::int64_t sequence_parallel)
@@ -50,17 +56,18 @@ Trainer::Trainer(LanguageModel& model, const OptimizerOptions& options, const De
   qdelta::upload(device, decays_.data(), decays.data(), decays.size());
   synchronize(device);
   if (communicator != nullptr) {
-    sharded_ = std::make_unique<ShardedOptimizer>(model.layout().size, device, *communicator);
+    sharded_ =
+        std::make_unique<ShardedOptimizer>(model.layout().size, device, *communicator, options.average_decay > 0);
     return;
   }
-  state_ = OptimizerState(model.layout().size);
+  state_ = OptimizerState(model.layout().size, options.average_decay > 0);
   if (device.gpu != nullptr) moments_ = DeviceBuffer(device, state_.memory.size());
 }
 
 void Trainer::hold_state() {
   if (sharded_ == nullptr || !first_rank()) return;
   const std::int64_t updates = state_.updates;
-  state_ = OptimizerState(model_.layout().size);
+  state_ = OptimizerState(model_.layout().size, options_.average_decay > 0);
   state_.updates = updates;
 }
 
@@ -73,13 +80,13 @@ void Trainer::release_state() {
 
 std::size_t Trainer::optimizer_bytes() const {
   const std::int64_t moments = sharded_ == nullptr ? model_.layout().size : sharded_->shards().own;
-  return bytes_of(2 * moments);
+  return bytes_of((options_.average_decay > 0 ? 3 : 2) * moments);
 }
 
 void Trainer::download() {
   weights_->download(model_);
   if (sharded_ != nullptr) {
-    sharded_->gather(state_.m(), state_.v());
+    sharded_->gather(state_.m(), state_.v(), state_.average());
     return;
   }
   qdelta::download(device_, state_.memory.data(), moments_.data(), moments_.size());
@@ -89,7 +96,7 @@ void Trainer::upload() {
   if (sharded_ != nullptr) {
     communicator_->broadcast(Device{}, std::as_writable_bytes(model_.parameters()), 0);
     communicator_->broadcast(Device{}, std::as_writable_bytes(std::span(&state_.updates, 1)), 0);
-    sharded_->scatter(state_.m(), state_.v());
+    sharded_->scatter(state_.m(), state_.v(), state_.average());
   }
   weights_->upload();
   qdelta::upload(device_, moments_.data(), state_.memory.data(), moments_.size());
@@ -141,6 +148,41 @@ double Trainer::update(float learning_rate) {
   return clipped_adamw(device_, args, options_.clip, workspace_);
 }
 
+void Trainer::start_average() {
+  const std::span<float> average = state_.average();
+  if (!average.empty()) std::copy(model_.parameters().begin(), model_.parameters().end(), average.begin());
+}
+
+void Trainer::update_average() {
+  const auto updates = static_cast<float>(state_.updates);
+  const float decay = std::min(options_.average_decay, (1 + updates) / (10 + updates));
+  const std::span<float> parameters = device_.gpu != nullptr ? weights_->values() : model_.parameters();
+  if (sharded_ != nullptr) return sharded_->update_average(parameters, decay);
+  const std::int64_t size = model_.layout().size;
+  clear(device_, gradients_.data(), gradients_.size());
+  adamw(device_, averaging(parameters, device_.gpu != nullptr ? floats_in(moments_, 2 * size, size) : state_.average(),
+                           floats_in(gradients_, 0, size), decay));
+}
+
+// Parameters and their average change places, on all ranks.
+void Trainer::exchange_average() {
+  const std::span<float> average = state_.average();
+  std::swap_ranges(average.begin(), average.end(), model_.parameters().begin());
+  if (sharded_ != nullptr) communicator_->broadcast(Device{}, std::as_writable_bytes(model_.parameters()), 0);
+  weights_->upload();
+}
+
+EvaluationResult Trainer::evaluate_average(std::span<const TokenBatch> batches) {
+  require(options_.average_decay > 0, "there is no average to evaluate");
+  hold_state();
+  download();
+  exchange_average();
+  const EvaluationResult result = evaluate(batches);
+  exchange_average();
+  release_state();
+  return result;
+}
+
 StepResult Trainer::step(std::span<const TokenBatch> micro_batches, float learning_rate) {
   std::array<std::int64_t, 2> counts{};  // tokens, and those with a target
   for (const TokenBatch& micro_batch : micro_batches) {
@@ -156,7 +198,9 @@ StepResult Trainer::step(std::span<const TokenBatch> micro_batches, float learni
   result.gradient_norm = update(learning_rate);
   if (communicator_ != nullptr) communicator_->all_reduce(Device{}, std::span(&result.loss, 1), Reduction::sum);
   result.skipped = !std::isfinite(result.gradient_norm);
-  if (!result.skipped) ++state_.updates;
+  if (result.skipped) return result;
+  ++state_.updates;
+  if (options_.average_decay > 0) update_average();
   return result;
 }
 

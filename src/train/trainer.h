@@ -22,6 +22,10 @@ struct OptimizerOptions {
   float weight_decay = 0.1F;
   DecayedParameters decayed = {};
   float clip = 1.0F;  // largest gradient norm; 0: no clipping
+  // Of the exponential moving average of the parameters (Polyak averaging); 0: none is kept. After n updates it is
+  //   a <- d a + (1 - d) p,   d = min(average_decay, (1 + n) / (10 + n))
+  // so that the random start is soon forgotten.
+  float average_decay = 0;
 
   // Throws Error(invalid_argument) that names the value which makes no sense.
   void check() const;
@@ -43,14 +47,16 @@ struct EvaluationResult {
 
 // What a step changes besides the parameters.
 struct OptimizerState {
-  AlignedBuffer memory;      // m, then v
+  AlignedBuffer memory;      // m, then v, then the average
   std::int64_t updates = 0;  // of the parameters; a skipped step is none
   std::int64_t size = 0;
+  bool has_average = false;
 
   OptimizerState() = default;  // of ranks that see no more than their own part
-  explicit OptimizerState(std::int64_t parameters);
+  explicit OptimizerState(std::int64_t parameters, bool with_average = false);
   [[nodiscard]] std::span<float> m();
   [[nodiscard]] std::span<float> v();
+  [[nodiscard]] std::span<float> average();  // empty where there is none
 };
 
 class Trainer {
@@ -66,6 +72,8 @@ class Trainer {
   StepResult step(std::span<const TokenBatch> micro_batches, float learning_rate);
   // The groups take turns at the batches.
   EvaluationResult evaluate(std::span<const TokenBatch> batches);
+  // The same with the average of the parameters in their place.
+  EvaluationResult evaluate_average(std::span<const TokenBatch> batches);
 
   // What the host has of it. On a GPU parameters and moments live there while training, with several ranks moments are
   // spread over them: download() brings them to the model and to the state (of rank 0), to be saved; upload() takes
@@ -77,6 +85,10 @@ class Trainer {
   // only then.
   void hold_state();
   void release_state();
+  // Of a run that begins: the average starts at the model's parameters. Before upload(), with the state held.
+  void start_average();
+  // The model's parameters alone, for those that look at it while it trains.
+  void download_weights() { weights_->download(model_); }
   // Of the optimizer, on this rank.
   [[nodiscard]] std::size_t optimizer_bytes() const;
 
@@ -87,6 +99,8 @@ class Trainer {
   void with_own_part(const TokenBatch& batch, const Work& work);
   double loss_and_gradients(std::span<const TokenBatch> micro_batches, std::int64_t loss_tokens);
   double update(float learning_rate);
+  void update_average();
+  void exchange_average();
 
   LanguageModel& model_;
   OptimizerOptions options_;
@@ -96,7 +110,7 @@ class Trainer {
   ModelRunner evaluation_runner_;  // its own memory: the training plan of a step stays as it is
   OptimizerState state_;
   DeviceBuffer gradients_;
-  DeviceBuffer moments_;  // m, then v, on a GPU
+  DeviceBuffer moments_;  // OptimizerState::memory, on a GPU
   DeviceBuffer decays_;   // AdamW::decays; empty: all do
   Workspace workspace_;
   Communicator* communicator_;

@@ -26,6 +26,15 @@ std::string tag_of(const std::string& name) {
   return name.starts_with(kValidation) ? "validation/" + name.substr(kValidation.size()) : "train/" + name;
 }
 
+// A model that has learned little may write what would make a terminal do something.
+std::string without_controls(std::string text) {
+  for (char& c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20U && c != '\n' && c != '\t') || byte == 0x7fU) c = ' ';
+  }
+  return text;
+}
+
 // What a run has that lives as long as it does.
 class Run {
  public:
@@ -45,6 +54,7 @@ class Run {
     share_start();
     first_step_ = state_.step;
     if (first_rank()) events_.emplace(options.out, state_.step);
+    if (first_rank() && !options.settings.empty()) events_->write_settings(options.settings);
     source_.seek(state_.data_position);
   }
 
@@ -68,6 +78,7 @@ class Run {
         if (enough(outcome.validation)) outcome.end = TrainingOutcome::End::early;
       }
       write(logged);
+      if (options_.sample_every > 0 && (last || state_.step % options_.sample_every == 0)) sample();
       if (last || (save_every > 0 && state_.step % save_every == 0) || outcome.end == TrainingOutcome::End::early) {
         outcome.checkpoint = save();
         saved = true;
@@ -145,6 +156,7 @@ class Run {
       state_.best_validation = numbers[1];
       if (state_.step == 0) trainer_.hold_state();
     }
+    if (state_.step == 0) trainer_.start_average();
     trainer_.upload();
     trainer_.release_state();
   }
@@ -207,11 +219,24 @@ class Run {
     const EvaluationResult result = trainer_.evaluate(validation_);
     record.validation_loss = result.loss;
     record.extra["validation_accuracy"] = result.accuracy;
+    if (options_.optimizer.average_decay > 0) {
+      const EvaluationResult averaged = trainer_.evaluate_average(validation_);
+      record.extra["validation_ema_loss"] = averaged.loss;
+      record.extra["validation_ema_accuracy"] = averaged.accuracy;
+    }
     const bool better =
         std::isfinite(result.loss) && (state_.best_validation == 0 || result.loss < state_.best_validation);
     state_.evaluations_since_best = better ? 0 : state_.evaluations_since_best + 1;
     if (better) state_.best_validation = result.loss;
     return result;
+  }
+
+  void sample() {
+    if (!first_rank()) return;
+    trainer_.download_weights();
+    const std::string text = options_.sample();
+    progress_.message(fmt::format("Step {}: {}", state_.step, without_controls(text)));
+    events_->write_text(state_.step, "samples/text", text);
   }
 
   [[nodiscard]] bool enough(const EvaluationResult& result) const {
@@ -242,6 +267,7 @@ class Run {
     shown.gradient_norm = record.gradient_norm;
     shown.tokens_per_second = record.tokens_per_second;
     shown.ranks = ranks();
+    if (const auto epoch = record.extra.find("epoch"); epoch != record.extra.end()) shown.epoch = epoch->second;
     if (const auto share = record.extra.find("fraction_of_limit"); share != record.extra.end()) {
       shown.fraction_of_limit = share->second;
     }

@@ -13,6 +13,7 @@
 #include "train/curriculum.h"
 #include "train/progress.h"
 #include "train/schedule.h"
+#include "train/tensorboard.h"
 #include "train/trainer.h"
 #include "train/training_state.h"
 
@@ -40,6 +41,10 @@ struct TrainingOptions {
   std::string tokenizer;                 // to copy into checkpoints; "": none
   std::string recipe;                    // the settings that shape the result, as text
   double machine_limit = 0;              // FLOP/s, for the share that is shown; 0: unknown
+  TensorBoardSettings settings;          // of the run, for TensorBoard's table of them; may be empty
+  // A text of the model as it is now, every so many steps (0: none) and at the end; on rank 0.
+  std::int64_t sample_every = 0;
+  std::function<std::string()> sample;
   // Called once nothing stands in the way of the run any more, before anything is written; on rank 0.
   std::function<void()> on_start;
 

@@ -25,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPrefix = "step-";
+constexpr const char* kAverage = "ema";
 constexpr const char* kUnfinished = ".unfinished";
 constexpr const char* kDamaged = ".damaged";
 
@@ -97,6 +98,13 @@ void write_checkpoint(const fs::path& folder, const LanguageModel& model, Optimi
                       const TrainingState& state, const std::string& tokenizer) {
   save_model(folder.string(), model);
   if (!tokenizer.empty()) save_tokenizer(*load_tokenizer(tokenizer), folder.string());
+  if (optimizer.has_average) {
+    LanguageModel averaged(model.config());
+    std::copy(optimizer.average().begin(), optimizer.average().end(), averaged.parameters().begin());
+    const std::string ema = (folder / kAverage).string();
+    save_model(ema, averaged);
+    if (!tokenizer.empty()) save_tokenizer(*load_tokenizer(tokenizer), ema);
+  }
   const std::vector<NamedTensor> moments{{"m", flat_view(optimizer.m())}, {"v", flat_view(optimizer.v())}};
   write_safetensors((folder / "optimizer.safetensors").string(), moments, {});
   nlohmann::ordered_json json = to_json(state);
@@ -231,13 +239,19 @@ void tidy_checkpoints(const std::string& run, int keep) {
 }
 
 TrainingState load_checkpoint(const std::string& folder, LanguageModel& model, OptimizerState& optimizer) {
-  const auto loaded = load_model(folder);
-  require(loaded->layout().size == model.layout().size && same_model(loaded->config(), model.config()),
-          "the checkpoint {} is of another model than the one to train", folder);
+  const auto load = [&](const std::string& from) {
+    auto loaded = load_model(from);
+    require(loaded->layout().size == model.layout().size && same_model(loaded->config(), model.config()),
+            "the checkpoint {} is of another model than the one to train", from);
+    return loaded;
+  };
+  const auto loaded = load(folder);
+  const auto averaged = optimizer.has_average ? load((fs::path(folder) / kAverage).string()) : nullptr;
   const SafetensorsFile moments = open_moments(folder, model.layout().size);
   moments.verify();
   TrainingState state = read_state(folder);
   std::copy(loaded->parameters().begin(), loaded->parameters().end(), model.parameters().begin());
+  if (averaged) std::copy(averaged->parameters().begin(), averaged->parameters().end(), optimizer.average().begin());
   read_flat(moments, "m", optimizer.m());
   read_flat(moments, "v", optimizer.v());
   optimizer.updates = state.updates;
@@ -248,8 +262,10 @@ bool verify_checkpoint(const std::string& folder) {
   const ModelFiles model(folder);
   const bool weights = model.verify();
   const bool moments = open_moments(folder, model.layout().size).verify();
+  const std::string ema = (fs::path(folder) / kAverage).string();
+  const bool average = !fs::exists(ema) || ModelFiles(ema).verify();
   static_cast<void>(read_state(folder));
-  return weights && moments;
+  return weights && moments && average;
 }
 
 ResumedCheckpoint load_newest_checkpoint(const std::string& run, LanguageModel& model, OptimizerState& optimizer,

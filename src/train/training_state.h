@@ -3,6 +3,7 @@
 //   RUN/log.jsonl, RUN/events...          what happened
 //   RUN/checkpoints/step-00000100/        a model folder (config.json, model.safetensors, tokenizer), and beside it
 //     optimizer.safetensors               AdamW's m and v
+//     ema/                                a model folder of the averaged weights, where the run keeps an average
 //     state.json                          step, tokens, the data source's position, the best validation loss
 //
 // A checkpoint is written under a temporary name and renamed when it is whole, so a folder named step-N is complete

@@ -12,10 +12,11 @@ struct Help {
 TEST(Help, NamesTheOptionsOfEachSubcommand) {
   const std::vector<Help> all{
       {"train",
-       {"--config",      "--out",        "--resume",    "--threads",    "--seed",   "--text",         "--data",
-        "--validation",  "--mqar",       "--tokenizer", "--seq-len",    "--rows",   "--model-config", "--rule",
-        "--hidden-size", "--layers",     "--steps",     "--accumulate", "--lr",     "--warmup",       "--recompute",
-        "--eval-every",  "--save-every", "--keep",      "--patience",   "Examples", "Ctrl-C"}},
+       {"--config",        "--out",         "--resume",     "--threads",   "--seed",       "--text", "--data",
+        "--validation",    "--mqar",        "--rewrites",   "--tokenizer", "--seq-len",    "--rows", "--model-config",
+        "--rule",          "--hidden-size", "--layers",     "--steps",     "--accumulate", "--lr",   "--warmup",
+        "--recompute",     "--eval-every",  "--save-every", "--keep",      "--patience",   "--ema",  "--sample-every",
+        "--sample-prompt", "Examples",      "Ctrl-C"}},
       {"generate",
        {"--model", "--prompt", "--prompt-file", "--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p",
         "--repetition-penalty", "--seed", "--stop", "--threads", "--load-state", "--save-state", "--num-samples",
@@ -27,17 +28,17 @@ TEST(Help, NamesTheOptionsOfEachSubcommand) {
         "curl"}},
       {"perplexity", {"--model", "--data", "--limit", "--tokenizer", "--threads"}},
       {"eval",
-       {"--model",        "--tasks",         "--data",    "--limit",     "--batch",   "--bos",     "--max-length",
-        "--out",          "--log-examples",  "--restart", "--dry-run",   "--lengths", "--samples", "--seed",
-        "--ruler-data",   "--recall-length", "--mqar",    "--bootstrap", "--device",  "--dtype",   "--threads",
-        "lambada_openai", "niah_single_3",   "Examples",  "Ctrl-C"}},
+       {"--model",      "--tasks",         "--data",        "--limit",    "--batch",     "--bos",     "--max-length",
+        "--out",        "--log-examples",  "--restart",     "--dry-run",  "--lengths",   "--samples", "--seed",
+        "--ruler-data", "--recall-length", "--mqar",        "--rewrites", "--bootstrap", "--device",  "--dtype",
+        "--threads",    "lambada_openai",  "niah_single_3", "Examples",   "Ctrl-C"}},
       {"logits", {"--model", "--in", "--out", "--grads", "--threads", "Example"}},
       {"tokenize",
        {"--tokenizer", "--out", "--format", "--text-key", "--paragraphs", "--document-separator", "--append-eos",
         "--prepend-bos", "--shard-tokens", "--threads", "--force", "Examples"}},
       {"plot", {"--out", "--y", "--terminal"}},
       {"verify", {"--json", "PATH", "no checksum", "exit status", "Examples"}},
-      {"demo", {"--help"}},
+      {"demo", {"--steps", "--seeds", "--seed", "--out", "--device", "Examples"}},
       {"analyze",
        {"--model", "--data", "--out", "--tokens", "--length", "--layers", "--heads", "--history", "--device",
         "--threads", "Examples"}},
@@ -113,11 +114,19 @@ TEST(Seeds, MustBeWholeNumbers) {
 
 TEST(Demo, SaysHowToTrainAndGenerate) {
   const TemporaryFolder folder;
-  const std::string out = run_well({"demo", "--steps", "20", "--out", folder.file("demo"), "--threads", "1"}).out;
+  const std::string out =
+      run_well({"demo", "--steps", "20", "--seeds", "2", "--out", folder.file("demo"), "--threads", "1"}).out;
   for (const char* hint : {"qdelta train --text book.txt --out run --steps 500",
                            "qdelta generate --model run/checkpoints/step-00000500 --prompt \"The\" --stream"}) {
     EXPECT_TRUE(contains(out, hint)) << out;
   }
+  for (const char* piece : {"mean of 2 seeds", "8 times", "Q-Delta", "Gated DeltaNet", "Linear attention"}) {
+    EXPECT_TRUE(contains(out, piece)) << out;
+  }
+  for (const char* file : {"recall.svg", "q_delta-1/log.jsonl", "gated_delta-2/log.jsonl", "linear-2/log.jsonl"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder.file(std::string("demo/") + file))) << file;
+  }
+  expect_failure(run_qdelta({"demo", "--seeds", "0", "--out", folder.file("none")}), 1, {"seeds is 0"});
 }
 
 TEST(Help, DefaultsAreShown) {

@@ -19,7 +19,7 @@ class RanksTest : public ::testing::Test {
   }
   [[nodiscard]] Words settings(const std::string& rows) const {
     return joined({"train", "--text", folder_.file("text"), "--seq-len", "32", "--rows", rows, "--warmup", "2",
-                   "--threads", "1", "--eval-every", "3", "--steps", "6"},
+                   "--threads", "1", "--eval-every", "3", "--steps", "6", "--ema", "0.8"},
                   tiny_model());
   }
   // On the standard output and error streams together.
@@ -45,19 +45,20 @@ class RanksTest : public ::testing::Test {
       EXPECT_NEAR(a[i].loss, b[i].loss, 2e-6 * a[i].loss) << "step " << i + 1;
       EXPECT_NEAR(a[i].validation_loss.value_or(0), b[i].validation_loss.value_or(0), 1e-5);
       EXPECT_EQ(a[i].tokens, b[i].tokens);
+      EXPECT_NEAR(value_of(a[i], "validation_ema_loss").value_or(0), value_of(b[i], "validation_ema_loss").value_or(0),
+                  1e-5);
     }
-    const auto weights = [&](const std::string& run) {
-      return load_model(newest_checkpoint(folder_.file(run)).value());
-    };
-    const auto first = weights(one);
-    const auto second = weights(other);
-    ASSERT_EQ(first->parameters().size(), second->parameters().size());
-    double largest = 0;
-    for (std::size_t i = 0; i < first->parameters().size(); ++i) {
-      largest = std::max(largest, std::abs(double{first->parameters()[i]} - double{second->parameters()[i]}));
+    for (const char* of : {"", "/ema"}) {  // the weights and their average
+      const auto first = load_model(newest_checkpoint(folder_.file(one)).value() + of);
+      const auto second = load_model(newest_checkpoint(folder_.file(other)).value() + of);
+      ASSERT_EQ(first->parameters().size(), second->parameters().size());
+      double largest = 0;
+      for (std::size_t i = 0; i < first->parameters().size(); ++i) {
+        largest = std::max(largest, std::abs(double{first->parameters()[i]} - double{second->parameters()[i]}));
+      }
+      // Adam's first updates are signs: where a gradient is about zero, rounding can turn one around.
+      EXPECT_LT(largest, 2e-3) << of;
     }
-    // Adam's first updates are signs: where a gradient is about zero, rounding can turn one around.
-    EXPECT_LT(largest, 2e-3);
   }
   // A run of which one rank is killed once there is a checkpoint: it ends soon, and names that rank.
   void expect_end_when_killed(int ranks, int killed, const Words& words) const {

@@ -133,7 +133,10 @@ TEST_F(TrainConfig, EveryFlagMayStandInAFileAndMeansTheSameThere) {
                           {"save-every", "3"},
                           {"keep", "3"},
                           {"patience", "50"},
-                          {"target-accuracy", "0.99"}};
+                          {"target-accuracy", "0.99"},
+                          {"ema", "0.9"},
+                          {"sample-every", "3"},
+                          {"sample-prompt", "the"}};
   std::set<std::string> covered{"help",
                                 "config",
                                 "out",
@@ -141,6 +144,7 @@ TEST_F(TrainConfig, EveryFlagMayStandInAFileAndMeansTheSameThere) {
                                 "text-key",
                                 "bytes",
                                 "mqar",
+                                "rewrites",
                                 "lambda",
                                 "model-config",
                                 "expand",
@@ -199,6 +203,7 @@ TEST_F(TrainConfig, TheOtherSourcesOfDataAndModels) {
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_TRUE(contains(read_file(folder_.file("a/checkpoints/step-00000002/config.json")), "\"fixed_lambda\": 0.5"));
   const RunResult recall = run_config(toml({{"mqar", "32:2:100"},
+                                            {"rewrites", "3"},
                                             {"vocab-size", "64"},
                                             {"out", folder_.file("b")},
                                             {"steps", "2"},
@@ -207,6 +212,7 @@ TEST_F(TrainConfig, TheOtherSourcesOfDataAndModels) {
                                             {"rows", "4"}}));
   EXPECT_EQ(recall.status, 0) << recall.err;
   EXPECT_TRUE(contains(recall.out, "recall examples, vocabulary 64")) << recall.out;
+  EXPECT_TRUE(contains(recall.out, "100 of length 32 with 2 pairs and 3 rewrites")) << recall.out;
 }
 
 TEST_F(TrainConfig, SeveralFilesAreAList) {
@@ -279,6 +285,9 @@ TEST_F(TrainConfig, ValuesThatMakeNoSenseAreNamed) {
       {{"eps", "0"}, {"eps"}},
       {{"weight-decay", "-1"}, {"weight decay"}},
       {{"clip", "-1"}, {"gradient norm"}},
+      {{"ema", "1"}, {"ema", "less than 1"}},
+      {{"sample-every", "-1"}, {"--sample-every", "-1"}},
+      {{"sample-prompt", "the"}, {"--sample-prompt", "--sample-every"}},
       {{"device", "tpu"}, {"tpu", "cpu"}},
       {{"dtype", "f16"}, {"f16", "bf16"}},
       {{"dtype", "bf16"}, {"bf16", "--device"}},
@@ -294,6 +303,13 @@ TEST_F(TrainConfig, ValuesThatMakeNoSenseAreNamed) {
     const RunResult result = run_qdelta({"train", "--mqar", bad, "--out", folder_.file("bad")});
     expect_failure(result, 1, {"--mqar", bad, "LENGTH:PAIRS:EXAMPLES"});
   }
+  const auto refuse_rewrites = [&](const Words& more, const std::vector<std::string>& pieces) {
+    expect_failure(run_qdelta(joined({"train", "--out", folder_.file("bad")}, more)), 1, pieces);
+  };
+  refuse_rewrites({"--text", folder_.file("text"), "--rewrites", "3"}, {"--rewrites 3", "--mqar"});
+  refuse_rewrites({"--mqar", "paper", "--rewrites", "3"}, {"--rewrites 3", "paper", "LENGTH:PAIRS:EXAMPLES"});
+  refuse_rewrites({"--mqar", "32:2:9", "--rewrites", "-1"}, {"rewrites", "-1"});
+  refuse_rewrites({"--mqar", "32:2:9", "--rewrites", "13"}, {"2 pairs, 13 rewrites", "34 tokens", "32"});
   expect_failure(run_qdelta({"train", "--text", folder_.file("text")}), 1, {"--out"});
   expect_failure(run_qdelta({"train", "--out", folder_.file("bad")}), 1, {"--text", "--data", "--mqar"});
   const RunResult blind = run_qdelta(

@@ -173,6 +173,28 @@ TEST_F(TrainData, TheConfigNamesTheTokenizersSpecialTokens) {
   expect_ids(config_of("recall_by_file", joined(recall, {"--model-config", file})), nullptr, nullptr);
 }
 
+TEST_F(TrainData, SamplesAreTextsOfTheModel) {
+  const std::string text = written("a.txt", sample_text(4000));
+  const RunResult result =
+      run_well(command("run", {"--text", text, "--sample-every", "1", "--sample-prompt", "the first"}));
+  EXPECT_TRUE(contains(result.out, "Step 1: the first")) << result.out;
+  // Bytes that a terminal would obey are not shown.
+  EXPECT_TRUE(std::ranges::none_of(result.out, [](unsigned char c) { return c < 0x20U && c != '\n' && c != '\t'; }));
+  std::string events;
+  for (const auto& entry : fs::directory_iterator(folder_.file("run"))) {
+    if (entry.path().filename().string().starts_with("events.out")) events = read_file(entry.path().string());
+  }
+  EXPECT_TRUE(contains(events, "    the first"));
+  EXPECT_TRUE(contains(events, "samples/text"));
+  EXPECT_TRUE(contains(events, "_hparams_/session_start_info"));
+  EXPECT_TRUE(contains(events, "sample-prompt"));
+  // Looking at it changes nothing.
+  static_cast<void>(run_well(command("plain", {"--text", text})));
+  expect_same(numbers_of(folder_.file("plain")), numbers_of(folder_.file("run")));
+  const Words recall{"--mqar", "32:2:100", "--vocab-size", "64", "--sample-every", "1"};
+  expect_failure(run_qdelta(command("recall", recall)), 1, {"--sample-every", "tokenizer"});
+}
+
 TEST_F(TrainData, ShardsBringTheirTokenizer) {
   const std::string shards = tokenize("shards", {written("a.txt", sample_text(4000))});
   static_cast<void>(run_well(command("run", {"--data", shards})));

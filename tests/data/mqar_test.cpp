@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -157,6 +158,114 @@ TEST(Mqar, FillingIsFromTheWholeVocabulary) {
   EXPECT_NEAR(low / (low + high), 0.5, 0.01);
 }
 
+// What models were trained and tested on before there were rewrites.
+TEST(Mqar, WithoutRewritesTheExamplesAreAsEver) {
+  MqarOptions options = options_of({{16, 2, 3}}, 2'000'045);
+  options.vocab_size = 256;
+  const TokenBatch batch = MqarSource(options).batch_of(0, 0);
+  const std::vector<std::int32_t> ids{21,  166, 74, 137, 106, 206, 21,  41,  112, 35,  252, 16, 74,  14,  187, 52,
+                                      109, 149, 27, 169, 57,  28,  207, 74,  228, 29,  109, 57, 81,  102, 27,  133,
+                                      111, 162, 61, 133, 111, 64,  39,  247, 61,  100, 223, 68, 236, 214, 0,   178};
+  EXPECT_EQ(batch.ids, ids);
+  std::vector<std::int32_t> targets(48, -1);
+  targets[6] = 166;
+  targets[12] = 137;
+  targets[16 + 10] = 149;
+  targets[16 + 14] = 169;
+  targets[32 + 4] = 162;
+  targets[32 + 8] = 133;
+  EXPECT_EQ(batch.targets, targets);
+}
+
+// Reads the writes one after the other, as a person would, and then looks up each query.
+void check_rewrites(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets, const MqarTask& task,
+                    std::int32_t vocab_size) {
+  std::map<std::int32_t, std::int32_t> value_of;
+  std::map<std::int32_t, std::int64_t> writes_of;
+  std::set<std::int32_t> values, round;
+  const std::int64_t writes = task.pairs + task.rewrites;
+  for (std::int64_t i = 0; i < writes; ++i) {
+    const std::int32_t key = ids[static_cast<std::size_t>(2 * i)];
+    const std::int32_t value = ids[static_cast<std::size_t>(2 * i + 1)];
+    ASSERT_TRUE(key >= 1 && key < vocab_size / 2) << key;
+    ASSERT_TRUE(value >= vocab_size / 2 && value < vocab_size) << value;
+    if (i % task.pairs == 0) {
+      round.clear();
+      values.clear();
+    }
+    EXPECT_TRUE(round.insert(key).second) << "a key twice in a round";
+    EXPECT_TRUE(i < task.pairs || value_of.contains(key)) << "a new key after the pairs";
+    EXPECT_TRUE(values.insert(value).second) << "a value twice in a round";
+    value_of[key] = value;
+    ++writes_of[key];
+  }
+  std::int64_t once_more = 0;
+  for (const auto& [key, count] : writes_of) once_more += count - (1 + task.rewrites / task.pairs);
+  EXPECT_EQ(once_more, task.rewrites % task.pairs);
+  std::set<std::int32_t> asked;
+  for (auto i = static_cast<std::size_t>(2 * writes); i < ids.size(); ++i) {
+    if (targets[i] < 0) {
+      EXPECT_EQ(ids[i], 0);
+      continue;
+    }
+    EXPECT_EQ(i % 2, 0U);
+    EXPECT_EQ(targets[i], value_of.at(ids[i])) << "not the last value";
+    EXPECT_TRUE(asked.insert(ids[i]).second) << "asked twice";
+  }
+  EXPECT_EQ(static_cast<std::int64_t>(asked.size()), task.pairs);
+  EXPECT_TRUE(std::all_of(targets.begin(), targets.begin() + 2 * writes, [](std::int32_t t) { return t == -1; }));
+}
+
+TEST(Mqar, WithRewritesTheLastValueCounts) {
+  const std::vector<MqarTask> tasks{{64, 8, 40, 1}, {64, 8, 40, 8}, {64, 8, 40, 16}, {96, 8, 40, 27}, {16, 1, 40, 5}};
+  const MqarSource source(options_of(tasks, 3));
+  for (std::size_t task = 0; task < tasks.size(); ++task) {
+    const auto length = static_cast<std::size_t>(tasks[task].length);
+    for (std::int64_t b = 0; b < source.batches_of(task); ++b) {
+      const TokenBatch batch = source.batch_of(task, b);
+      const std::size_t count = batch.offsets.size() - 1;
+      EXPECT_EQ(batch.loss_tokens, static_cast<std::int64_t>(count) * tasks[task].pairs);
+      for (std::size_t i = 0; i < count; ++i) {
+        check_rewrites(std::span(batch.ids).subspan(i * length, length),
+                       std::span(batch.targets).subspan(i * length, length), tasks[task], 8192);
+      }
+    }
+  }
+}
+
+// One rewrite of four keys: each of them as often as the others; two rounds come in different orders.
+TEST(Mqar, RewritesGoOverTheKeysInRandomOrder) {
+  constexpr std::int64_t kExamples = 20000;
+  MqarOptions options = options_of({{32, 4, kExamples, 8}});
+  options.batch_size = kExamples;
+  const TokenBatch batch = MqarSource(options).batch_of(0, 0);
+  std::array<double, 4> first_of_round{};
+  double same_order = 0;
+  for (std::size_t e = 0; e < kExamples; ++e) {
+    const std::span<const std::int32_t> ids = std::span(batch.ids).subspan(e * 32, 32);
+    bool same = true;
+    for (std::size_t pair = 0; pair < 4; ++pair) {
+      if (ids[2 * pair] == ids[8]) ++first_of_round[pair];
+      same = same && ids[8 + 2 * pair] == ids[16 + 2 * pair];
+    }
+    if (same) ++same_order;
+  }
+  for (const double count : first_of_round) EXPECT_NEAR(count, kExamples / 4.0, 5 * std::sqrt(kExamples / 4.0));
+  EXPECT_NEAR(same_order, kExamples / 24.0, 5 * std::sqrt(kExamples / 24.0));
+}
+
+TEST(Mqar, RewritesAreDeterministicAndResumable) {
+  const std::vector<MqarTask> tasks{{64, 8, 100, 8}, {96, 8, 50, 24}};
+  MqarSource a(options_of(tasks, 5));
+  MqarSource b(options_of(tasks, 5));
+  for (int i = 0; i < 3; ++i) static_cast<void>(a.next());
+  b.seek(3);
+  EXPECT_EQ(a.next().ids, b.next().ids);
+  EXPECT_NE(MqarSource(options_of(tasks, 6)).batch_of(0, 0).ids, a.batch_of(0, 0).ids);
+  EXPECT_NE(a.batch_of(0, 0).ids, a.batch_of(0, 1).ids);
+  EXPECT_NE(a.describe().find("100 of length 64 with 8 pairs and 8 rewrites"), std::string::npos) << a.describe();
+}
+
 TEST(Mqar, DeterministicAndResumable) {
   const std::vector<MqarTask> tasks = {{64, 4, 100}, {128, 8, 50}, {256, 16, 33}};
   MqarSource a(options_of(tasks, 5));
@@ -222,6 +331,8 @@ TEST(Mqar, RefusesWhatCannotBe) {
   MqarOptions small = options_of({{64, 4, 1}});
   small.vocab_size = 8;
   refuse({"3 keys", "4 pairs"}, small);
+  refuse({"rewrites", "-1"}, options_of({{64, 4, 1, -1}}));
+  refuse({"8 pairs, 17 rewrites", "66", "64"}, options_of({{64, 8, 1, 17}}));
   MqarOptions empty = options_of({{64, 4, 1}});
   empty.batch_size = 0;
   refuse({"at least one example"}, empty);

@@ -44,6 +44,31 @@ TEST_F(EvalCommand, WritesResultsSettingsAndExamples) {
   EXPECT_FALSE(std::filesystem::exists(folder_.file("out.json.journal")));
 }
 
+TEST_F(EvalCommand, RecallWithRewrites) {
+  static_cast<void>(run_well(words("mqar", {"--mqar", "16:2:3", "--rewrites", "3", "--out", folder_.file("out.json"),
+                                            "--log-examples", folder_.file("log.jsonl")})));
+  EXPECT_EQ(results()["results"]["mqar_16_2_rewrites_3"]["examples"], 3);
+  EXPECT_EQ(results()["settings"]["rewrites"], 3);
+  const std::string log = read_file(folder_.file("log.jsonl"));
+  const nlohmann::json first = nlohmann::json::parse(log.substr(0, log.find('\n')));
+  std::map<int, int> last_value;
+  for (std::size_t i = 0; i < 10; i += 2) last_value[first["tokens"][i]] = first["tokens"][i + 1];
+  EXPECT_EQ(last_value.size(), 2U);
+  int asked = 0;
+  for (std::size_t i = 10; i < 16; ++i) {
+    if (first["targets"][i] == -1) continue;
+    EXPECT_EQ(first["targets"][i], last_value.at(first["tokens"][i]));
+    ++asked;
+  }
+  EXPECT_EQ(asked, 2);
+  const auto refuse = [&](const Words& more, const std::vector<std::string>& pieces) {
+    expect_failure(run_qdelta(words("mqar", more)), 1, pieces);
+  };
+  refuse({"--rewrites", "2"}, {"--rewrites 2", "paper"});
+  refuse({"--mqar", "16:2:3", "--rewrites", "-2"}, {"rewrites", "-2"});
+  refuse({"--mqar", "16:2:3", "--rewrites", "5"}, {"2 pairs, 5 rewrites", "18 tokens", "16"});
+}
+
 TEST_F(EvalCommand, ADryRunOnlyWritesWhatWouldBeAsked) {
   expect_failure(run_qdelta(words("piqa", {"--dry-run"})), 1, {"--log-examples"});
   static_cast<void>(run_well(words("piqa", {"--dry-run", "--log-examples", folder_.file("log.jsonl")})));

@@ -37,6 +37,13 @@ ProgressState state(std::int64_t step) {
   return s;
 }
 
+TEST(ProgressText, Epochs) {
+  ProgressState s = state(100);
+  EXPECT_EQ(plain_progress_line(s).find("epoch"), std::string::npos);
+  s.epoch = 1.254;
+  EXPECT_NE(plain_progress_line(s).find("epoch 1.25  loss"), std::string::npos) << plain_progress_line(s);
+}
+
 TEST(ProgressText, Durations) {
   EXPECT_EQ(duration_text(0), "0s");
   EXPECT_EQ(duration_text(59.4), "59s");

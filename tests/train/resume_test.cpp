@@ -16,6 +16,7 @@ struct Settings {
   RowOptions row = ShardsOfSteps::kRow;
   std::int64_t save_every = 0;
   std::string_view mixer = "q_delta";
+  float ema = 0;
 };
 
 class Resume : public ::testing::Test {
@@ -40,6 +41,7 @@ class Resume : public ::testing::Test {
     options.accumulate = settings.accumulate;
     options.recompute = settings.recompute;
     options.save_every = settings.save_every;
+    options.optimizer.average_decay = settings.ema;
     options.device.threads = threads;
     options.resume = newest_checkpoint(options.out).has_value();
     return options;
@@ -69,6 +71,19 @@ TEST_F(Resume, OfLayersThatDiffer) { expect_exact({.mixer = kHybrid}); }
 
 TEST_F(Resume, OfLayersThatDifferWithRecomputation) {
   expect_exact({.accumulate = 2, .recompute = Recompute::all, .mixer = kHybrid});
+}
+
+TEST_F(Resume, WithAnAverageOfTheWeights) {
+  expect_exact({.ema = 0.9F});
+  const Numbers with = numbers_of(folder_.file("whole"));
+  EXPECT_FALSE(with.average.empty());
+  EXPECT_NE(with.average, with.parameters);
+  // It only looks on.
+  static_cast<void>(run("without", {}));
+  Numbers without = numbers_of(folder_.file("without"));
+  EXPECT_TRUE(without.average.empty());
+  without.average = with.average;
+  expect_same(without, with);
 }
 
 TEST_F(Resume, WithGradientAccumulation) { expect_exact({.accumulate = 3}); }

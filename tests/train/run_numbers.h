@@ -19,7 +19,7 @@ inline std::string log_of(const std::string& run) { return run + "/" + kRunLogNa
 
 // What a run computed, without how long it took.
 struct Numbers {
-  std::string parameters, moments;  // of the newest checkpoint, as files
+  std::string parameters, moments, average;  // of the newest checkpoint, as files
   nlohmann::json state;
   std::vector<std::string> log;
 
@@ -35,6 +35,7 @@ inline Numbers numbers_of(const std::string& run) {
   const std::string folder = newest_checkpoint(run).value();
   numbers.parameters = contents(folder + "/model.safetensors");
   numbers.moments = contents(folder + "/optimizer.safetensors");
+  numbers.average = contents(folder + "/ema/model.safetensors");  // "" where there is none
   numbers.state = nlohmann::json::parse(contents(folder + "/state.json"));
   numbers.state.erase("seconds");
   numbers.state.erase("xxh3");  // of the seconds, too
@@ -51,6 +52,7 @@ inline void expect_same(const Numbers& got, const Numbers& expected) {
   EXPECT_EQ(got.state, expected.state);
   EXPECT_TRUE(got.parameters == expected.parameters) << "the parameters differ";
   EXPECT_TRUE(got.moments == expected.moments) << "the moments of the optimizer differ";
+  EXPECT_TRUE(got.average == expected.average) << "the averaged parameters differ";
 }
 
 }  // namespace qdelta::testing

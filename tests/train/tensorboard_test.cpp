@@ -58,6 +58,31 @@ TEST(TensorBoardEvent, SessionStart) {
   EXPECT_EQ(session_start_event(1, 5), bytes({0x09, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f, 0x10, 5, 0x3a, 2, 0x08, 1}));
 }
 
+// The tag, a tensor with one string, and the name of the plugin. Lines are indented: Markdown for "as it is".
+TEST(TensorBoardEvent, Text) {
+  const std::string tensor = bytes({0x08, 7, 0x12, 4, 0x12, 2, 0x08, 1, 0x42, 11}) + "    a\n    b";
+  const std::string metadata = bytes({0x0a, 6, 0x0a, 4}) + "text" + bytes({0x20, 2});
+  const std::string value = bytes({0x0a, 1}) + "t" + bytes({0x42, 21}) + tensor + bytes({0x4a, 10}) + metadata;
+  EXPECT_EQ(text_event(1, 3, "t", "a\nb"),
+            bytes({0x09, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f, 0x10, 3, 0x2a, 40, 0x0a, 38}) + value);
+}
+
+TEST(TensorBoardEvent, SettingsAreNumbersTruthValuesOrTexts) {
+  const std::string event = settings_event(1, {{"lr", "0.5"}, {"tie", "true"}, {"mlp", "false"}, {"rule", "q_delta"}});
+  const auto entry = [](const std::string& name, const std::string& value) {
+    const std::string inner =
+        bytes({0x0a, static_cast<int>(name.size())}) + name + bytes({0x12, static_cast<int>(value.size())}) + value;
+    return bytes({0x0a, static_cast<int>(inner.size())}) + inner;
+  };
+  const std::string start = entry("lr", bytes({0x11, 0, 0, 0, 0, 0, 0, 0xe0, 0x3f})) + entry("tie", bytes({0x20, 1})) +
+                            entry("mlp", bytes({0x20, 0})) + entry("rule", bytes({0x1a, 7}) + "q_delta") +
+                            bytes({0x29, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f});
+  const std::string data = bytes({0x1a, static_cast<int>(start.size())}) + start;
+  EXPECT_NE(event.find(bytes({0x0a, 7}) + "hparams" + bytes({0x12, static_cast<int>(data.size())}) + data),
+            std::string::npos);
+  EXPECT_NE(event.find("_hparams_/session_start_info"), std::string::npos);
+}
+
 TEST(TensorBoardEvent, LargeStepsAndLongTags) {
   const std::string tag(200, 't');
   const std::string event = scalars_event(0, std::numeric_limits<std::int64_t>::max(), {{tag, 1}});
@@ -106,6 +131,17 @@ TEST(TensorBoardWriter, WritesAFileThatReadersFind) {
   EXPECT_TRUE(events[0].ends_with("brain.Event:2"));
   EXPECT_NE(events[1].find("train/loss"), std::string::npos);
   EXPECT_NE(events[1].find("train/lr"), std::string::npos);
+}
+
+TEST(TensorBoardWriter, WritesTextsAndSettings) {
+  const TemporaryFolder folder;
+  TensorBoardWriter writer(folder.path());
+  writer.write_settings({{"steps", "5"}});
+  writer.write_text(5, "samples/text", "Once upon a time");
+  const std::vector<std::string> events = events_of(writer.path());
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_NE(events[1].find("hparams"), std::string::npos);
+  EXPECT_NE(events[2].find("Once upon a time"), std::string::npos);
 }
 
 TEST(TensorBoardWriter, TwoInTheSameSecondHaveTwoFiles) {
