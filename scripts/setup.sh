@@ -9,7 +9,7 @@ set -euo pipefail
 # ocl-icd-opencl-dev: the CMake package of libdnnl-dev asks for it, though the package itself does not.
 build=(g++ cmake ninja-build make pkg-config ocl-icd-opencl-dev
   libfmt-dev nlohmann-json3-dev libcli11-dev libdnnl-dev libdlpack-dev libhwy-dev libgtest-dev
-  libsentencepiece-dev libonig-dev libicu-dev zlib1g-dev liblzma-dev libzstd-dev libxxhash-dev libboost-dev libedit-dev
+  libsentencepiece-dev libonig-dev libicu-dev zlib1g-dev liblzma-dev libzstd-dev libxxhash-dev libboost-dev libboost-context-dev libedit-dev
   libeigen3-dev
   # Found at run time: PNG pictures, training on several processes.
   librsvg2-2 openmpi-bin

@@ -10,7 +10,7 @@ namespace {
 constexpr int kThreads = 512;
 
 // exp(z - shift). Subtracting before scaling to base 2 keeps the precision of large logits.
-__device__ float shifted_exp(float z, float shift) { return fast_exp2((z - shift) * kLog2e); }
+__device__ float shifted_exp(float z, float shift) { return ptx::exp2_approx((z - shift) * kLog2e); }
 // The shift for logits of which `max` is the largest; zero where all are -infinity.
 __device__ float shift_of(float max) { return max == -INFINITY ? 0.0F : max; }
 
@@ -74,7 +74,7 @@ struct Packs {
       for (int p = 0; p < Count; ++p) {
         auto* words = reinterpret_cast<unsigned*>(&values[p]);
 #pragma unroll
-        for (int i = 0; i < N / 2; ++i) asm volatile("" : "+r"(words[i]));
+        for (int i = 0; i < N / 2; ++i) ptx::hide_from_compiler(words[i]);
       }
     }
   }

@@ -15,9 +15,12 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/cuda/ptx.cuh"
+
 namespace qdelta::cuda {
 
 using bf16 = __nv_bfloat16;
+using namespace ptx;
 template <class E>
 inline constexpr bool kIsBf16 = std::is_same_v<E, bf16>;
 
@@ -25,10 +28,6 @@ struct Lane {
   int index, group, quad;
   __device__ Lane() : index(static_cast<int>(threadIdx.x) & 31), group(index >> 2), quad(index & 3) {}
 };
-
-__device__ inline std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 __device__ inline std::uint32_t pack_bf16x2(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
@@ -109,19 +108,6 @@ struct FragmentB<float> {
 struct Accumulator {
   float x[4]{};
 };
-
-__device__ inline void ldmatrix_x4(std::uint32_t (&x)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-__device__ inline void ldmatrix_x4_trans(std::uint32_t (&x)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
 
 // A[m][k] = tile[row + m][column + k]
 template <int kRows, int kWidth>
@@ -237,19 +223,7 @@ __device__ inline Accumulator to_accumulator(const FragmentA<float>& a, int whic
 // Products.
 
 __device__ inline void mma(Accumulator& acc, const FragmentA<bf16>& a, const FragmentB<bf16>& b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(acc.x[0]), "+f"(acc.x[1]), "+f"(acc.x[2]), "+f"(acc.x[3])
-      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
-}
-
-__device__ inline void mma_tf32(Accumulator& acc, const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(acc.x[0]), "+f"(acc.x[1]), "+f"(acc.x[2]), "+f"(acc.x[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  mma_bf16(acc.x, a.x, b.x);
 }
 
 // The part of a float that tf32 holds exactly, and the remainder.
@@ -266,9 +240,9 @@ __device__ inline void mma(Accumulator& acc, const FragmentA<float>& a, const Fr
     for (int i = 0; i < 4; ++i) split_tf32(a.x[s][i], a_high[i], a_low[i]);
 #pragma unroll
     for (int i = 0; i < 2; ++i) split_tf32(b.x[s][i], b_high[i], b_low[i]);
-    mma_tf32(acc, a_low, b_high);
-    mma_tf32(acc, a_high, b_low);
-    mma_tf32(acc, a_high, b_high);
+    mma_tf32(acc.x, a_low, b_high);
+    mma_tf32(acc.x, a_high, b_low);
+    mma_tf32(acc.x, a_high, b_high);
   }
 }
 
@@ -396,28 +370,6 @@ __device__ inline void fence_async_proxy() {
 #if QDELTA_WGMMA
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
-}
-
-// Transposes an 8 x 8 matrix of 16-bit elements, of which each lane holds (group, 2 quad + {0, 1}).
-__device__ inline std::uint32_t transpose_8x8(std::uint32_t pair) {
-  std::uint32_t out;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
-  return out;
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Asynchronous copies from global to shared memory.
-
-// 16 bytes; zeros where not valid.
-__device__ inline void cp_async(void* to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
-               : "memory");
-}
-__device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits for all but the newest kNewest groups that this thread committed.
-template <int kNewest>
-__device__ inline void cp_async_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
 }
 
 }  // namespace qdelta::cuda

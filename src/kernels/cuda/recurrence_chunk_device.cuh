@@ -108,66 +108,23 @@ struct GlobalMatrix {
 using MatrixIn = GlobalMatrix<const std::byte>;
 using MatrixOut = GlobalMatrix<std::byte>;
 
-// Predicated loads and stores, without a branch, so that many can be in flight (get and set above are for single
-// values). Loads give zero where not valid; no thread may write what is loaded during the kernel.
+// Predicated, for many elements at once (get and set above are for single values).
 template <class E>
 __device__ inline float load_element(const void* from, bool valid) {
   if constexpr (kIsBf16<E>) {
-    std::uint16_t bits;
-    asm volatile("{ .reg .pred valid; setp.ne.b32 valid, %2, 0; mov.b16 %0, 0; @valid ld.global.b16 %0, [%1]; }"
-                 : "=&h"(bits)
-                 : "l"(from), "r"(valid ? 1 : 0));
-    return low_half(bits);
+    return low_half(load_2_bytes(from, valid));
   } else {
-    float value;
-    asm volatile("{ .reg .pred valid; setp.ne.b32 valid, %2, 0; mov.b32 %0, 0; @valid ld.global.b32 %0, [%1]; }"
-                 : "=&f"(value)
-                 : "l"(from), "r"(valid ? 1 : 0));
-    return value;
+    return load_float(from, valid);
   }
 }
 template <class E>
 __device__ inline void store_element(void* to, float value, bool valid) {
   if constexpr (kIsBf16<E>) {
-    const auto bits = static_cast<std::uint16_t>(pack_bf16x2(value, 0.0F));
-    asm volatile("{ .reg .pred valid; setp.ne.b32 valid, %2, 0; @valid st.global.b16 [%0], %1; }" ::"l"(to), "h"(bits),
-                 "r"(valid ? 1 : 0)
-                 : "memory");
+    store_2_bytes(to, static_cast<std::uint16_t>(pack_bf16x2(value, 0.0F)), valid);
   } else {
-    asm volatile("{ .reg .pred valid; setp.ne.b32 valid, %2, 0; @valid st.global.b32 [%0], %1; }" ::"l"(to), "f"(value),
-                 "r"(valid ? 1 : 0)
-                 : "memory");
+    store_float(to, value, valid);
   }
 }
-
-__device__ inline uint2 load_8_bytes(const void* from, bool valid) {
-  uint2 packed;
-  asm volatile(
-      "{ .reg .pred valid; setp.ne.b32 valid, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0; "
-      "@valid ld.global.v2.b32 {%0, %1}, [%2]; }"
-      : "=&r"(packed.x), "=&r"(packed.y)
-      : "l"(from), "r"(valid ? 1 : 0));
-  return packed;
-}
-
-__device__ inline void store_8_bytes(void* to, uint2 packed, bool valid) {
-  asm volatile("{ .reg .pred valid; setp.ne.b32 valid, %3, 0; @valid st.global.v2.b32 [%0], {%1, %2}; }" ::"l"(to),
-               "r"(packed.x), "r"(packed.y), "r"(valid ? 1 : 0)
-               : "memory");
-}
-
-__device__ inline uint4 load_16_bytes(const void* from, bool valid) {
-  uint4 vector;
-  asm volatile(
-      "{ .reg .pred valid; setp.ne.b32 valid, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0; "
-      "@valid ld.global.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-      : "=&r"(vector.x), "=&r"(vector.y), "=&r"(vector.z), "=&r"(vector.w)
-      : "l"(from), "r"(valid ? 1 : 0));
-  return vector;
-}
-
-// Into L2.
-__device__ inline void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
 // The rows of a chunk, from column `column` on, which is a multiple of 16.
 template <class Byte>

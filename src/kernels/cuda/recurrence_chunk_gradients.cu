@@ -89,6 +89,13 @@ __device__ inline void store_row_dot(GradientShared& s, RowDot which, int row, f
   if (lane.quad == 0) s.row_dots[which][row] = first ? value : s.row_dots[which][row] + value;
 }
 
+__device__ inline void add_mix_dots(const BlockCoord& b, bool first, const float (&dots)[2], GradientShared& s) {
+  if (b.lane.quad != 0) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    s.row_dots[kMixDot][b.row(half)] = first ? dots[half] : s.row_dots[kMixDot][b.row(half)] + dots[half];
+}
+
 __device__ inline float decay_between(const GradientShared& s, int from, int to) {
   return exp2f((s.factors[kLog2GammaHigh][to] - s.factors[kLog2GammaHigh][from]) +
                (s.factors[kLog2GammaLow][to] - s.factors[kLog2GammaLow][from]));
@@ -246,212 +253,205 @@ __device__ void gate_gradients(const GradientsArgs& a, const BlockCoord& b, Grad
   }
 }
 
-// kKeyTile keys in a pass; the first pass also does what does not depend on keys.
+// A pass over kKeyTile keys. The first one also does what does not depend on keys.
+struct KeyPass {
+  int first_key, keys;  // the first, and how many there are from it on
+  bool first, last;
+};
+
+// The sums over the value columns, kBlockV at a time, into acc (dQ, dX or dK) and matrix (dO V'^T or dR V'^T), with
+// kStages - 1 blocks of columns copied ahead. What the second part needs is copied behind the first block.
+template <class E, int kKeyTile, int kStages>
+__device__ inline void sum_over_columns(const GradientsArgs& a, const BlockCoord& b, const KeyPass& pass,
+                                        unsigned char* memory, const ChunkTiles<E, kKeyTile, kStages>& tiles,
+                                        Accumulator (&acc)[kKeyTile / 8], Accumulator (&matrix)[kChunkAccumulators],
+                                        float& d_write, GradientShared& s) {
+  constexpr int kStageBytes = ColumnTiles<E, kKeyTile>::kElements * static_cast<int>(sizeof(E));
+  ColumnTileIterator<E> source(a, b, pass.first_key);
+  for (int next = 0; next <= a.dims.column_blocks; ++next) {
+    if (next < a.dims.column_blocks) {
+      load_columns(a, b, ColumnTiles<E, kKeyTile>(memory + next % kStages * kStageBytes), source, pass.keys);
+      if (pass.first) prefetch_v(a, b, source.column);
+      source.advance();
+    }
+    if (next == 1) {
+      if (pass.first) load_matrices(a, b, tiles, s);
+      load_tile<kThreads>(tiles.q, chunk_rows(a.q, b.range, b.q_head, pass.first_key), b.range.tokens, pass.keys);
+      load_tile<kThreads>(tiles.k, chunk_rows(a.k, b.range, b.q_head, pass.first_key), b.range.tokens, pass.keys);
+    }
+    cp_async_commit();
+    const int block = kStages == 1 ? next : next - 1;
+    if (block < 0 || block == a.dims.column_blocks) continue;
+    cp_async_wait<kStages - 1>();
+    fence_async_proxy();
+    __syncthreads();
+    const ColumnTiles<E, kKeyTile> columns(memory + block % kStages * kStageBytes);
+    if (b.role != kDxWarpgroup || a.erases) mma_columns(acc, matrix, columns, pass.first, b);
+    if (pass.first && b.role != kDxWarpgroup) d_write += d_write_dot(a, b, columns, block * kBlockV);
+    if (pass.first && block == 0 && b.role == kDkWarpgroup && b.warp_row == 0) load_state_dot(a, b, s);
+    __syncthreads();
+  }
+  cp_async_wait<0>();
+  fence_async_proxy();
+  __syncthreads();
+}
+
+// From the sums over columns to the terms of dQ, dX and dK that pass through the state: multiplied by the decays to the
+// edge of the chunk, which get their gradients' dot products.
+template <class E, int kKeyTile, int kStages>
+__device__ inline void scale_by_decays(const GradientsArgs& a, const BlockCoord& b, bool first,
+                                       const ChunkTiles<E, kKeyTile, kStages>& tiles, Accumulator (&acc)[kKeyTile / 8],
+                                       const float (&norms)[2], GradientShared& s) {
+  float factors[2], dots[2] = {0, 0};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = b.row(half);
+    factors[half] = b.role == kDkWarpgroup   ? decay_between(s, r, kChunk - 1)
+                    : b.role == kDqWarpgroup ? a.scale * s.factors[kGamma][r]
+                                             : -s.factors[kGamma][r];
+  }
+  scale_rows(acc, factors);
+  add_row_dots<E, kKeyTile>(dots, acc, tiles.own_rows(b.role), b);
+  if (b.role == kDxWarpgroup) {
+    float k_dots[2] = {0, 0};
+    add_row_dots<E, kKeyTile>(k_dots, acc, tiles.k, b);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      dots[half] =
+          s.factors[kMix][b.row(half)] * norms[half] * dots[half] + s.factors[kInvNormK][b.row(half)] * k_dots[half];
+      factors[half] = s.factors[kErase][b.row(half)];
+    }
+    scale_rows(acc, factors);
+  } else {
+    dots[0] *= norms[0], dots[1] *= norms[1];
+  }
+  const RowDot which = b.role == kDkWarpgroup ? kToEndDot : b.role == kDqWarpgroup ? kOutputDot : kEraseStateDot;
+  store_row_dot(s, which, b.row(0), dots[0], first, b.lane);
+  store_row_dot(s, which, b.row(1), dots[1], first, b.lane);
+}
+
+// The terms of dQ, dX and dK that stay within the chunk: D1 K, D2 K, and D1^T Q + D2^T X.
+template <class E, int kKeyTile, int kStages>
+__device__ inline void add_chunk_terms(const GradientsArgs& a, const BlockCoord& b,
+                                       const ChunkTiles<E, kKeyTile, kStages>& tiles,
+                                       Accumulator (&acc)[kKeyTile / 8]) {
+  const int terms = b.role == kDkWarpgroup && a.erases ? 3 : 1;
+#pragma unroll 1
+  for (int i = 0; i < terms; ++i)
+    mma_matrix<E, kKeyTile>(acc, tiles.term_matrix(b.role, i), b.role == kDkWarpgroup, tiles.term_rows(b.role, i), b);
+}
+
+// dX goes through shared memory, in the layout of the accumulators: the same threads of the other warpgroups add it.
+template <int kCount>
+__device__ inline void store_dx(const BlockCoord& b, const Accumulator (&acc)[kCount], float* dx) {
+#pragma unroll
+  for (int n = 0; n < kCount; ++n)
+    reinterpret_cast<float4*>(dx)[n * kWarpgroupThreads + b.thread] = {acc[n].x[0], acc[n].x[1], acc[n].x[2],
+                                                                       acc[n].x[3]};
+}
+// dQ += diag(mix) dX, dK += dX.
+template <int kCount>
+__device__ inline void add_dx(const BlockCoord& b, Accumulator (&acc)[kCount], const float* dx,
+                              const GradientShared& s) {
+  const float mix[2] = {b.role == kDqWarpgroup ? s.factors[kMix][b.row(0)] : 1.0F,
+                        b.role == kDqWarpgroup ? s.factors[kMix][b.row(1)] : 1.0F};
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) {
+    const float4 x = reinterpret_cast<const float4*>(dx)[n * kWarpgroupThreads + b.thread];
+    acc[n].x[0] += mix[0] * x.x, acc[n].x[1] += mix[0] * x.y;
+    acc[n].x[2] += mix[1] * x.z, acc[n].x[3] += mix[1] * x.w;
+  }
+}
+
+// The gradient of k.k adds k_factor K to dK, and so k_factor (K . K) to K . dK, less what the backward of the norm
+// takes off.
+__device__ inline void add_k_dot_k(const GradientsArgs& a, const BlockCoord& b, const GradientShared& s,
+                                   float (&x_dot_dx)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = b.row(half);
+    x_dot_dx[half] += s.k_factor[r] * ((a.qk_l2norm ? s.factors[kKDotK][r] : 0.0F) - 1.0F);
+  }
+}
+
+// All that comes after dQ, dX and dK: the dX warpgroup goes on with the gates, while the others store dq and dk, unless
+// reduce_dqk does that, or the gates have something to add first.
+template <class E, int kKeyTile, int kStages>
+__device__ inline void finish_pass(const GradientsArgs& a, const BlockCoord& b, const KeyPass& pass,
+                                   const ChunkTiles<E, kKeyTile, kStages>& tiles,
+                                   const Accumulator (&acc)[kKeyTile / 8], const float (&norms)[2],
+                                   float (&x_dot_dx)[2], GradientShared& s) {
+  const Tile<E, kChunk, kKeyTile> own_rows = tiles.own_rows(b.role);
+  const auto store_output = [&] {
+    store_rows(own_rows, chunk_rows(b.role == kDkWarpgroup ? a.dk : a.dq, b.range, b.q_head), b.range.tokens,
+               a.dims.key_dim, b.thread);
+  };
+  const bool stores_early = b.role != kDxWarpgroup && a.dq_partials == nullptr && !a.has_d_k_dot_k;
+  if (b.role == kDxWarpgroup && pass.first) prefix_sum_rows(b, tiles.decay_products);
+  if (stores_early) write_gradient_rows<E, kKeyTile>(b, acc, own_rows, norms, x_dot_dx);
+  __syncthreads();
+  if (b.role == kDxWarpgroup && pass.first) suffix_sum_columns(b, tiles.decay_products, s);
+  if (b.role == kDqWarpgroup && a.dq_partials != nullptr) store_partials(a, b, acc, pass.first_key, a.dq_partials);
+  if (b.role == kDkWarpgroup && a.dq_partials != nullptr) store_partials(a, b, acc, pass.first_key, a.dk_partials);
+  __syncthreads();
+  if (pass.last && b.role == kDxWarpgroup && b.warp_row == 0) gate_gradients(a, b, s);
+  if (stores_early) store_output();
+  if (a.has_d_k_dot_k && a.dq_partials == nullptr) {
+    __syncthreads();
+    if (b.role == kDkWarpgroup) add_k_dot_k(a, b, s, x_dot_dx);
+    if (b.role != kDxWarpgroup) write_gradient_rows<E, kKeyTile>(b, acc, own_rows, norms, x_dot_dx);
+    __syncthreads();
+    if (b.role != kDxWarpgroup) store_output();
+  }
+}
+
 template <class E, int kKeyTile, int kStages>
 __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ GradientShared s;
-  constexpr int kStageBytes = ColumnTiles<E, kKeyTile>::kElements * static_cast<int>(sizeof(E));
   const BlockCoord b(a);
-  const Lane& lane = b.lane;
   const ChunkTiles<E, kKeyTile, kStages> tiles(memory);
   float d_write = 0;
 
   for (int first_key = 0; first_key < a.dims.key_dim; first_key += kKeyTile) {
-    const bool first = first_key == 0;
-    const bool last = first_key + kKeyTile >= a.dims.key_dim;
+    const KeyPass pass{first_key, a.dims.key_dim - first_key, first_key == 0, first_key + kKeyTile >= a.dims.key_dim};
     Accumulator acc[kKeyTile / 8];           // dQ, dX or dK
     Accumulator matrix[kChunkAccumulators];  // dO V'^T or dR V'^T
-    ColumnTileIterator<E> source(a, b, first_key);
-    const int keys = a.dims.key_dim - first_key;
+    sum_over_columns(a, b, pass, memory, tiles, acc, matrix, d_write, s);
 
-    // Sums over the value columns. The inputs of the second part are copied behind the first block of columns.
-    for (int next = 0; next <= a.dims.column_blocks; ++next) {
-      if (next < a.dims.column_blocks) {
-        load_columns(a, b, ColumnTiles<E, kKeyTile>(memory + next % kStages * kStageBytes), source, keys);
-        if (first) prefetch_v(a, b, source.column);
-        source.advance();
-      }
-      if (next == 1) {
-        if (first) load_matrices(a, b, tiles, s);
-        load_tile<kThreads>(tiles.q, chunk_rows(a.q, b.range, b.q_head, first_key), b.range.tokens, keys);
-        load_tile<kThreads>(tiles.k, chunk_rows(a.k, b.range, b.q_head, first_key), b.range.tokens, keys);
-      }
-      cp_async_commit();
-      const int block = kStages == 1 ? next : next - 1;
-      if (block < 0 || block == a.dims.column_blocks) continue;
-      cp_async_wait<kStages - 1>();
-      fence_async_proxy();
-      __syncthreads();
-      const ColumnTiles<E, kKeyTile> columns(memory + block % kStages * kStageBytes);
-      if (b.role != kDxWarpgroup || a.erases) {
-        const Tile<E, kChunk, kBlockV> left{b.role == kDqWarpgroup   ? columns.d_o.data
-                                            : b.role == kDxWarpgroup ? columns.d_residual.data
-                                                                     : columns.v_new.data};
-        FragmentA<E> rows[4];
-#pragma unroll
-        for (int step = 0; step < 4; ++step) rows[step] = load_a(left, b.warp_row, 16 * step, lane);
-        const Tile<E, kKeyTile, kBlockV> states{b.role == kDkWarpgroup ? columns.d_state.data : columns.state.data};
-        if (first && b.role != kDkWarpgroup) {
-          mma_fence<E>(acc, matrix);
-          mma_over_columns<kKeyTile>(acc, rows, states, lane);
-          mma_over_columns<kChunk>(matrix, rows, columns.v_new, lane);
-          if constexpr (kIsBf16<E>) mma_over_columns<kChunk>(matrix, rows, columns.v_new_low, lane);
-          mma_commit_and_wait<E>(acc, matrix);
-        } else {
-          mma_fence<E>(acc);
-          mma_over_columns<kKeyTile>(acc, rows, states, lane);
-          mma_commit_and_wait<E>(acc);
-        }
-        // The low parts of V' and dR.
-        if constexpr (kIsBf16<E>) {
-          if (b.role != kDqWarpgroup) {
-            const Tile<E, kChunk, kBlockV> low{b.role == kDxWarpgroup ? columns.d_residual_low.data
-                                                                      : columns.v_new_low.data};
-#pragma unroll
-            for (int step = 0; step < 4; ++step) rows[step] = load_a(low, b.warp_row, 16 * step, lane);
-            if (first && b.role == kDxWarpgroup) {
-              mma_fence<E>(acc, matrix);
-              mma_over_columns<kKeyTile>(acc, rows, states, lane);
-              mma_over_columns<kChunk>(matrix, rows, columns.v_new, lane);
-              mma_commit_and_wait<E>(acc, matrix);
-            } else {
-              mma_fence<E>(acc);
-              mma_over_columns<kKeyTile>(acc, rows, states, lane);
-              mma_commit_and_wait<E>(acc);
-            }
-          }
-        }
-      }
-      if (first && b.role != kDxWarpgroup) d_write += d_write_dot(a, b, columns, block * kBlockV);
-      if (first && block == 0 && b.role == kDkWarpgroup && b.warp_row == 0) load_state_dot(a, b, s);
-      __syncthreads();
-    }
-    cp_async_wait<0>();
-    fence_async_proxy();
-    __syncthreads();
-
-    // Terms within the chunk.
-    if (first) {
+    if (pass.first) {
       if (b.role == kDqWarpgroup) gradient_of_A_qk(a, b, matrix, tiles, s);
       if (b.role == kDxWarpgroup && a.erases) gradient_of_A_xk(b, matrix, tiles, s);
       d_write = quad_sum(d_write);
-      if (b.role != kDxWarpgroup && lane.quad == 0) s.d_write[b.d_write_row()] = d_write;
+      if (b.role != kDxWarpgroup && b.lane.quad == 0) s.d_write[b.d_write_row()] = d_write;
     }
     __syncthreads();
 
-    // From here on the warpgroups do the same for dQ, dX and dK. own_rows are the rows that acc is the gradient of.
     const bool active = b.role != kDxWarpgroup || a.erases;
-    const Tile<E, kChunk, kKeyTile> own_rows{b.role == kDkWarpgroup ? tiles.k.data : tiles.q.data};
-    const float norms[2] = {s.factors[b.role == kDkWarpgroup ? kInvNormK : kInvNormQ][b.row(0)],
-                            s.factors[b.role == kDkWarpgroup ? kInvNormK : kInvNormQ][b.row(1)]};
+    const Factor norm = b.role == kDkWarpgroup ? kInvNormK : kInvNormQ;
+    const float norms[2] = {s.factors[norm][b.row(0)], s.factors[norm][b.row(1)]};
     if (active) {
-      float factors[2], dots[2] = {0, 0};
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int r = b.row(half);
-        factors[half] = b.role == kDkWarpgroup   ? decay_between(s, r, kChunk - 1)
-                        : b.role == kDqWarpgroup ? a.scale * s.factors[kGamma][r]
-                                                 : -s.factors[kGamma][r];
-      }
-      scale_rows(acc, factors);
-      add_row_dots<E, kKeyTile>(dots, acc, own_rows, b);
-      if (b.role == kDxWarpgroup) {
-        float k_dots[2] = {0, 0};
-        add_row_dots<E, kKeyTile>(k_dots, acc, tiles.k, b);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          dots[half] = s.factors[kMix][b.row(half)] * norms[half] * dots[half] +
-                       s.factors[kInvNormK][b.row(half)] * k_dots[half];
-          factors[half] = s.factors[kErase][b.row(half)];
-        }
-        scale_rows(acc, factors);
-      } else {
-        dots[0] *= norms[0], dots[1] *= norms[1];
-      }
-      const RowDot which = b.role == kDkWarpgroup ? kToEndDot : b.role == kDqWarpgroup ? kOutputDot : kEraseStateDot;
-      store_row_dot(s, which, b.row(0), dots[0], first, lane);
-      store_row_dot(s, which, b.row(1), dots[1], first, lane);
-
-      const int matrices = b.role == kDkWarpgroup && a.erases ? 3 : 1;
-#pragma unroll 1
-      for (int i = 0; i < matrices; ++i) {
-        const Tile<E, kChunk, kChunk> left{b.role == kDqWarpgroup   ? tiles.dq_from_k.data
-                                           : b.role == kDxWarpgroup ? tiles.dx_from_k.data
-                                           : i == 0                 ? tiles.dk_from_q.data
-                                           : i == 1                 ? tiles.dk_from_mix_q.data
-                                                                    : tiles.dk_from_k.data};
-        const Tile<E, kChunk, kKeyTile> right{b.role == kDkWarpgroup && i < 2 ? tiles.q.data : tiles.k.data};
-        mma_matrix<E, kKeyTile>(acc, left, b.role == kDkWarpgroup, right, b);
-      }
-      // dX to shared memory, in the layout of the accumulators: the same threads of the other warpgroups add it.
-      if (b.role == kDxWarpgroup) {
-#pragma unroll
-        for (int n = 0; n < kKeyTile / 8; ++n)
-          reinterpret_cast<float4*>(tiles.dx)[n * kWarpgroupThreads + b.thread] = {acc[n].x[0], acc[n].x[1],
-                                                                                   acc[n].x[2], acc[n].x[3]};
-      }
+      scale_by_decays(a, b, pass.first, tiles, acc, norms, s);
+      add_chunk_terms(a, b, tiles, acc);
+      if (b.role == kDxWarpgroup) store_dx(b, acc, tiles.dx);
     }
     __syncthreads();
 
-    if (b.role != kDxWarpgroup && a.erases) {
-      const float mix[2] = {b.role == kDqWarpgroup ? s.factors[kMix][b.row(0)] : 1.0F,
-                            b.role == kDqWarpgroup ? s.factors[kMix][b.row(1)] : 1.0F};
-#pragma unroll
-      for (int n = 0; n < kKeyTile / 8; ++n) {
-        const float4 dx = reinterpret_cast<const float4*>(tiles.dx)[n * kWarpgroupThreads + b.thread];
-        acc[n].x[0] += mix[0] * dx.x, acc[n].x[1] += mix[0] * dx.y;
-        acc[n].x[2] += mix[1] * dx.z, acc[n].x[3] += mix[1] * dx.w;
-      }
-    }
+    if (b.role != kDxWarpgroup && a.erases) add_dx(b, acc, tiles.dx, s);
     // Q . dQ and K . dK for the L2 norms, Q . dX for mix.
     float x_dot_dx[2] = {0, 0};
     if (active) {
-      add_row_dots<E, kKeyTile>(x_dot_dx, acc, own_rows, b);
+      add_row_dots<E, kKeyTile>(x_dot_dx, acc, tiles.own_rows(b.role), b);
       x_dot_dx[0] = norms[0] * quad_sum(x_dot_dx[0]);
       x_dot_dx[1] = norms[1] * quad_sum(x_dot_dx[1]);
     }
     if (b.role == kDxWarpgroup && a.erases) {
-      if (lane.quad == 0) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          s.row_dots[kMixDot][b.row(half)] = first ? x_dot_dx[half] : s.row_dots[kMixDot][b.row(half)] + x_dot_dx[half];
-      }
-      if (first) add_decay_products(b, matrix, tiles.decay_products);
+      add_mix_dots(b, pass.first, x_dot_dx, s);
+      if (pass.first) add_decay_products(b, matrix, tiles.decay_products);
     }
     if (!a.qk_l2norm) x_dot_dx[0] = x_dot_dx[1] = 0;
     __syncthreads();  // all have read Q and K: dQ and dK may overwrite them
-
-    // The dX warpgroup continues with the gates. The others store dq and dk at the same time, unless reduce_dqk does,
-    // or the gates have something to add.
-    const auto store_output = [&] {
-      store_rows(own_rows, chunk_rows(b.role == kDkWarpgroup ? a.dk : a.dq, b.range, b.q_head), b.range.tokens,
-                 a.dims.key_dim, b.thread);
-    };
-    const bool stores_early = b.role != kDxWarpgroup && a.dq_partials == nullptr && !a.has_d_k_dot_k;
-    if (b.role == kDxWarpgroup && first) prefix_sum_rows(b, tiles.decay_products);
-    if (stores_early) write_gradient_rows<E, kKeyTile>(b, acc, own_rows, norms, x_dot_dx);
-    __syncthreads();
-    if (b.role == kDxWarpgroup && first) suffix_sum_columns(b, tiles.decay_products, s);
-    if (b.role == kDqWarpgroup && a.dq_partials != nullptr) store_partials(a, b, acc, first_key, a.dq_partials);
-    if (b.role == kDkWarpgroup && a.dq_partials != nullptr) store_partials(a, b, acc, first_key, a.dk_partials);
-    __syncthreads();
-    if (last && b.role == kDxWarpgroup && b.warp_row == 0) gate_gradients(a, b, s);
-    if (stores_early) store_output();
-    if (a.has_d_k_dot_k && a.dq_partials == nullptr) {
-      // The gradient of k.k adds k_factor K to dK, and k_factor (K . K) to K . dK.
-      __syncthreads();
-      if (b.role == kDkWarpgroup) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int r = b.row(half);
-          x_dot_dx[half] += s.k_factor[r] * ((a.qk_l2norm ? s.factors[kKDotK][r] : 0.0F) - 1.0F);
-        }
-      }
-      if (b.role != kDxWarpgroup) write_gradient_rows<E, kKeyTile>(b, acc, own_rows, norms, x_dot_dx);
-      __syncthreads();
-      if (b.role != kDxWarpgroup) store_output();
-    }
+    finish_pass(a, b, pass, tiles, acc, norms, x_dot_dx, s);
     __syncthreads();
   }
 }

@@ -49,6 +49,16 @@ struct ColumnTiles {
     d_residual_low.data = v_new.data + v_new.kElements;
     v_new_low.data = d_residual_low.data + d_residual_low.kElements;
   }
+  // The operands of dO S^T, dR S^T and V' dS+^T.
+  [[nodiscard]] __device__ Tile<E, kChunk, kBlockV> rows(int role) const {
+    return {role == kDqWarpgroup ? d_o.data : role == kDxWarpgroup ? d_residual.data : v_new.data};
+  }
+  [[nodiscard]] __device__ Tile<E, kChunk, kBlockV> rows_low(int role) const {
+    return {role == kDxWarpgroup ? d_residual_low.data : v_new_low.data};
+  }
+  [[nodiscard]] __device__ Tile<E, kKeyTile, kBlockV> states(int role) const {
+    return {role == kDkWarpgroup ? d_state.data : state.data};
+  }
 };
 
 // For the part after the sums over columns. A_qk and A_xk are in the memory of the matrices that are made from their
@@ -80,6 +90,21 @@ struct ChunkTiles {
     dx_from_k.data = dk_from_q.data + kChunkMatrix;
     dk_from_mix_q.data = dx_from_k.data + kChunkMatrix;
     dk_from_k.data = dk_from_mix_q.data + kChunkMatrix;
+  }
+  // The rows that a warpgroup has the gradient of (dX: of the part diag(mix) Q of X).
+  [[nodiscard]] __device__ Tile<E, kChunk, kKeyTile> own_rows(int role) const {
+    return {role == kDkWarpgroup ? k.data : q.data};
+  }
+  // Term i of what the chunk adds to dQ, dX or dK: matrix times rows, for dK transposed.
+  [[nodiscard]] __device__ Matrix term_matrix(int role, int i) const {
+    return {role == kDqWarpgroup   ? dq_from_k.data
+            : role == kDxWarpgroup ? dx_from_k.data
+            : i == 0               ? dk_from_q.data
+            : i == 1               ? dk_from_mix_q.data
+                                   : dk_from_k.data};
+  }
+  [[nodiscard]] __device__ Tile<E, kChunk, kKeyTile> term_rows(int role, int i) const {
+    return {role == kDkWarpgroup && i < 2 ? q.data : k.data};
   }
 };
 
@@ -210,6 +235,40 @@ __device__ inline void mma_over_columns(Accumulator (&acc)[kWidth / 8], const Fr
                                         const Tile<E, kRows, kBlockV>& right, const Lane& lane) {
 #pragma unroll
   for (int step = 0; step < 4; ++step) tile_mma<kWidth, false>(acc, left[step], right, 0, 16 * step, lane);
+}
+// acc += rows states^T and, if asked for, matrix += rows V'^T, as one batch of products. The low part of V' is left out
+// where the rows are low parts themselves.
+template <bool kLowRows, class E, int kKeyTile>
+__device__ inline void mma_column_rows(Accumulator (&acc)[kKeyTile / 8], Accumulator (&matrix)[kChunkAccumulators],
+                                       const Tile<E, kChunk, kBlockV>& rows, const Tile<E, kKeyTile, kBlockV>& states,
+                                       const ColumnTiles<E, kKeyTile>& columns, bool with_matrix, const BlockCoord& b) {
+  FragmentA<E> left[4];
+#pragma unroll
+  for (int step = 0; step < 4; ++step) left[step] = load_a(rows, b.warp_row, 16 * step, b.lane);
+  if (with_matrix) {
+    mma_fence<E>(acc, matrix);
+    mma_over_columns<kKeyTile>(acc, left, states, b.lane);
+    mma_over_columns<kChunk>(matrix, left, columns.v_new, b.lane);
+    if constexpr (kIsBf16<E> && !kLowRows) mma_over_columns<kChunk>(matrix, left, columns.v_new_low, b.lane);
+    mma_commit_and_wait<E>(acc, matrix);
+  } else {
+    mma_fence<E>(acc);
+    mma_over_columns<kKeyTile>(acc, left, states, b.lane);
+    mma_commit_and_wait<E>(acc);
+  }
+}
+// What a block of columns adds to a warpgroup's sums: acc += dO S^T, dR S^T or V' dS+^T, and with the first keys
+// matrix += dO V'^T or dR V'^T.
+template <class E, int kKeyTile>
+__device__ inline void mma_columns(Accumulator (&acc)[kKeyTile / 8], Accumulator (&matrix)[kChunkAccumulators],
+                                   const ColumnTiles<E, kKeyTile>& columns, bool first, const BlockCoord& b) {
+  const Tile<E, kKeyTile, kBlockV> states = columns.states(b.role);
+  mma_column_rows<false>(acc, matrix, columns.rows(b.role), states, columns, first && b.role != kDkWarpgroup, b);
+  if constexpr (kIsBf16<E>) {
+    if (b.role != kDqWarpgroup) {
+      mma_column_rows<true>(acc, matrix, columns.rows_low(b.role), states, columns, first && b.role == kDxWarpgroup, b);
+    }
+  }
 }
 // acc += M rows, or M^T rows; 16 rows of the result for each warp.
 template <class E, int kKeyTile>

@@ -187,7 +187,7 @@ __global__ __launch_bounds__(
       float y[N];
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        const float n = now.x[p][i] * (RmsNorm ? fast_reciprocal(norm_weight(w[i])) : s);
+        const float n = now.x[p][i] * (RmsNorm ? ptx::reciprocal_approx(norm_weight(w[i])) : s);
         float e = now.dy[p][i];
         if constexpr (kGate == Gate::sigmoid) {
           const float sig = sigmoid(now.z[p][i]);

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ptx.cuh"
+
 namespace qdelta::cuda {
 
 using bf16 = __nv_bfloat16;
@@ -86,20 +88,9 @@ inline constexpr int kVectorWidth = [] {
   return width;
 }();
 
-// 2^x and 1/x to 2 ulp, one instruction each; denormals are flushed to zero.
-__device__ inline float fast_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ inline float fast_reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 inline constexpr float kLog2e = 1.4426950408889634F;
 
-__device__ inline float sigmoid(float x) { return fast_reciprocal(1.0F + fast_exp2(-kLog2e * x)); }
+__device__ inline float sigmoid(float x) { return ptx::reciprocal_approx(1.0F + ptx::exp2_approx(-kLog2e * x)); }
 // log(1 + exp(x)) without overflow.
 __device__ inline float softplus(float x) { return fmaxf(x, 0.0F) + log1pf(__expf(-fabsf(x))); }
 // The derivative of silu(x) = x sigmoid(x), with s = sigmoid(x).

@@ -213,7 +213,7 @@ struct Candidates {
   }
   __device__ float weight_of(float z, int token) const {
     if (!by_logit.keeps(z, token)) return 0.0F;
-    const float w = fast_exp2((z - max_logit) * to_log2);
+    const float w = ptx::exp2_approx((z - max_logit) * to_log2);
     return w < min_p ? 0.0F : w;
   }
   // The current values of a pass.

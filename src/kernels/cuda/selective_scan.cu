@@ -50,7 +50,7 @@ __global__ __launch_bounds__(kScanThreads) void chunk_state_kernel(SelectiveScan
     if (sum >= 0) sum += delta;
 #pragma unroll
     for (int s = 0; s < S; ++s) {
-      h[s] = fmaf(fast_exp2(delta * A.values[s]), h[s], written * state_tile.B[t][at.lane * S + s]);
+      h[s] = fmaf(ptx::exp2_approx(delta * A.values[s]), h[s], written * state_tile.B[t][at.lane * S + s]);
     }
   }
   store_states(a, at, h, state_at(a, chunk_states, chunk));
@@ -80,7 +80,7 @@ __global__ __launch_bounds__(kScanThreads) void chunk_scan_kernel(SelectiveScanA
     float p = 0;
 #pragma unroll
     for (int s = 0; s < S; ++s) {
-      h[s] = fmaf(fast_exp2(delta * A.values[s]), h[s], written * state_tile.B[t][at.lane * S + s]);
+      h[s] = fmaf(ptx::exp2_approx(delta * A.values[s]), h[s], written * state_tile.B[t][at.lane * S + s]);
       p = fmaf(state_tile.C[t][at.lane * S + s], h[s], p);
     }
     p = channel_sum(p);
@@ -117,7 +117,7 @@ __global__ __launch_bounds__(kBlockThreads) void step_kernel(SelectiveScanArgs<T
   float p = a.skip[d] * x;
 #pragma unroll 8
   for (int n = 0; n < a.states; ++n) {
-    const float decay = fast_exp2(-kLog2e * delta * expf(A_log[n]));
+    const float decay = ptx::exp2_approx(-kLog2e * delta * expf(A_log[n]));
     const float h = fmaf(decay, state[std::int64_t{n} * a.channels], delta * x * load_scalar(a.B, row, n));
     state[std::int64_t{n} * a.channels] = h;
     p = fmaf(load_scalar(a.C, row, n), h, p);
@@ -158,7 +158,7 @@ __global__ __launch_bounds__(kBlockThreads) void state_passing_kernel(const floa
     for (int k = 0; k < kLoadsInFlight; ++k) {
       if (k0 + k >= chunks) continue;
       chunk_states[chunk_of(k0 + k) * size + i] = state;
-      state = sum[k] < 0 ? chunk_state[k] : fmaf(fast_exp2(A * sum[k]), state, chunk_state[k]);
+      state = sum[k] < 0 ? chunk_state[k] : fmaf(ptx::exp2_approx(A * sum[k]), state, chunk_state[k]);
     }
   }
 }

@@ -64,7 +64,7 @@ __global__ __launch_bounds__(kScanThreads) void chunk_state_backward_kernel(Sele
     if (sum >= 0) sum += delta;
 #pragma unroll
     for (int s = 0; s < S; ++s) {
-      G[s] = fast_exp2(delta * A.values[s]) * fmaf(state_tile.C[t][at.lane * S + s], dp, G[s]);
+      G[s] = ptx::exp2_approx(delta * A.values[s]) * fmaf(state_tile.C[t][at.lane * S + s], dp, G[s]);
     }
   }
   store_states(a, at, G, state_at(a, g.entries, chunk));
@@ -163,7 +163,7 @@ __device__ void backward_of_chunk(const SelectiveScanArgs<T>& a, const ScanGradi
 #pragma unroll
       for (int s = 0; s < S; ++s) {
         if (t >= tile) shared.states_before[(t - tile) * S + s][threadIdx.x] = h[s];
-        h[s] = fmaf(fast_exp2(delta * A.values[s]), h[s], written * shared.state_tile.B[t][at.lane * S + s]);
+        h[s] = fmaf(ptx::exp2_approx(delta * A.values[s]), h[s], written * shared.state_tile.B[t][at.lane * S + s]);
       }
     }
     for (int t = end - 1; t >= tile; --t) {
@@ -180,7 +180,7 @@ __device__ void backward_of_chunk(const SelectiveScanArgs<T>& a, const ScanGradi
       for (int s = 0; s < S; ++s) {
         const float B = shared.state_tile.B[t][at.lane * S + s];
         const float C = shared.state_tile.C[t][at.lane * S + s];
-        const float decay = fast_exp2(delta * A.values[s]);
+        const float decay = ptx::exp2_approx(delta * A.values[s]);
         const float old = shared.states_before[(t - tile) * S + s][threadIdx.x];
         const float state = fmaf(decay, old, written * B);
         p = fmaf(C, state, p);

@@ -1,0 +1,4 @@
+// CUDA's types without its functions, for tests/emulator.
+#pragma once
+
+#include "cuda_runtime.h"
