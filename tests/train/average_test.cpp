@@ -92,5 +92,18 @@ TEST_F(Average, ACheckpointWithoutItIsRefused) {
                [&] { return train_quietly(model_, *shards_.source(), {}, options); });
 }
 
+TEST_F(Average, DamageIsNoticed) {
+  TrainingOptions options = tiny_run(folder_.file("run"), 4);
+  options.optimizer.average_decay = 0.8F;
+  const auto source = shards_.source();
+  const TrainingOutcome outcome = train_quietly(model_, *source, {}, options);
+  EXPECT_TRUE(verify_checkpoint(outcome.checkpoint));
+  const std::string path = outcome.checkpoint + "/ema/model.safetensors";
+  std::string bytes = read_file(path);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_file(path, bytes);
+  expect_error(Status::corrupt, {path}, [&] { return verify_checkpoint(outcome.checkpoint); });
+}
+
 }  // namespace
 }  // namespace qdelta::testing
