@@ -51,7 +51,7 @@ serve::Routes routes() {
   routes.handle = [](const serve::HttpRequest& request, const std::shared_ptr<serve::Exchange>& exchange) {
     if (request.path != "/stream") return exchange->answer(answer_to(request));
     auto left = std::make_shared<std::atomic<int>>(3);
-    exchange->stream({.type = "text/event-stream"},
+    exchange->stream({.type = "text/event-stream", .body = {}},
                      [left] { return serve::Exchange::Piece{.data = "data: x\n\n", .end = --*left == 0}; });
   };
   routes.error = [](int status, const std::string& why) { return std::to_string(status) + " " + why; };
