@@ -327,9 +327,6 @@ nlohmann::ordered_json config_to_json(const ModelConfig& config) {
   if (config.fixed_lambda) json["fixed_lambda"] = *config.fixed_lambda;
   if (!config.use_decay) json["use_decay"] = false;
   if (config.output_gate == GateActivation::sigmoid) json["output_gate_activation"] = kSigmoid;
-  if (config.initial_lamb_bias != ModelConfig().initial_lamb_bias) {
-    json["initial_lamb_bias"] = config.initial_lamb_bias;
-  }
   return json;
 }
 

@@ -1,6 +1,7 @@
 #include "model/recurrence_mixer.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -92,6 +93,11 @@ double RecurrenceMixer::approximate_parameters() const {
   const double width =
       2 * number(c.num_heads) * number(c.head_dim) + 3 * number(c.value_heads()) * number(c.value_dim());
   return width * number(c.hidden_size + c.conv_size);
+}
+
+void RecurrenceMixer::write_config(nlohmann::ordered_json& json) const {
+  if (!traits_.reads_lambda || config_->initial_lamb_bias == ModelConfig().initial_lamb_bias) return;
+  json["initial_lamb_bias"] = config_->initial_lamb_bias;
 }
 
 MixerDescription RecurrenceMixer::description() const {

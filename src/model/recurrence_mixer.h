@@ -54,6 +54,7 @@ class RecurrenceMixer final : public Mixer {
 
   void check() const override;
   [[nodiscard]] double approximate_parameters() const override;
+  void write_config(nlohmann::ordered_json& json) const override;
   [[nodiscard]] MixerDescription description() const override;
   [[nodiscard]] double forward_flop() const override;
   [[nodiscard]] double backward_flop() const override;

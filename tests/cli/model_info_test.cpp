@@ -123,10 +123,10 @@ TEST(ModelInfo, WhatIsNoModelIsNamed) {
   expect_failure(run_qdelta({"info", "--model", "/nowhere"}), 1, {"/nowhere"});
   expect_failure(run_qdelta({"info", "--model", folder.path()}), 1, {folder.path() + "/config.json"});
   write_file(folder.file("config.json"), "not JSON");
-  expect_failure(run_qdelta({"info", "--model", folder.path()}), 1, {"config.json is not valid JSON"});
+  expect_failure(run_qdelta({"info", "--model", folder.path()}), 1, {"config.json: not valid JSON"});
   write_file(folder.file("config.json"), R"({"hidden_size": "wide"})");
   expect_failure(run_qdelta({"info", "--model", folder.path(), "--json"}), 1, {"config.json", "hidden_size", "wide"});
-  expect_failure(run_qdelta({"info", "--model", ""}), 1, {"cannot read"});
+  expect_failure(run_qdelta({"info", "--model", ""}), 1, {"cannot open"});
   expect_failure(run_qdelta({"info", "--model", config_path("tiny"), "--batch", "0"}), 1, {"--batch is 0"});
   expect_failure(run_qdelta({"info", "--model", config_path("tiny"), "--tokens", "-5"}), 1, {"--tokens is -5"});
   expect_failure(run_qdelta({"info", "--batch", "2"}), 2, {"--batch", "--model"});

@@ -52,7 +52,7 @@ TEST_F(SequenceParallel, WithDataParallelAndUnevenRows) {
 // Parts of which some have no target at all.
 TEST_F(SequenceParallel, OnTheRecallTask) {
   const Words words = joined({"train", "--mqar", "24:3:64", "--vocab-size", "64", "--rows", "3", "--warmup", "2",
-                              "--threads", "1", "--steps", "3", "--eval-every", "3"},
+                              "--threads", "1", "--steps", "3", "--eval-every", "3", "--ema", "0.8"},
                              tiny_model());
   static_cast<void>(run_well(joined(words, {"--out", folder_.file("one")})));
   run_ranks(4, joined(words, {"--sequence-parallel", "4", "--out", folder_.file("of4")}));

@@ -60,7 +60,7 @@ TEST_F(TrainRanks, OnlyTheFirstSpeaks) {
   EXPECT_TRUE(contains(result.out, "on each of 3 ranks")) << result.out;
   const RunResult wrong = mpirun(3, {"train", "--text", folder_.file("missing"), "--out", folder_.file("bad")});
   EXPECT_NE(wrong.status, 0);
-  EXPECT_TRUE(contains(wrong.out, "rank 0 of 3: cannot read " + folder_.file("missing"))) << wrong.out;
+  EXPECT_TRUE(contains(wrong.out, "rank 0 of 3: cannot open " + folder_.file("missing"))) << wrong.out;
   EXPECT_FALSE(contains(wrong.out, "rank 1 of 3")) << wrong.out;
 }
 

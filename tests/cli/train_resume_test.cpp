@@ -102,7 +102,7 @@ TEST_F(TrainResume, OtherSettingsAreNamed) {
 TEST_F(TrainResume, OtherTextsAreRefused) {
   start_interrupted("run");
   const Numbers before = numbers_of(run("run"));
-  expect_failure(resumed("run", {"--text", folder_.file("missing")}), 1, {"cannot read", "missing"});
+  expect_failure(resumed("run", {"--text", folder_.file("missing")}), 1, {"cannot open", "missing"});
   write_file(folder_.file("other"), sample_text(6000, 2));
   expect_failure(resumed("run", {"--text", folder_.file("other")}), 1, {"other data", "text was", "6000 bytes"});
   // A start that is refused leaves the data of the run alone, also where there is no checkpoint yet.

@@ -64,7 +64,7 @@ TEST(Results, ComeBackAsTheyWere) {
   write_file(folder.file("result.json"), "{\"variant\": 3}");
   expect_error(Status::corrupt, {"result.json is damaged"}, [&] { return read_result(folder.path()); });
   write_file(folder.file("result.json"), "{");
-  expect_error(Status::corrupt, {"result.json is damaged"}, [&] { return read_result(folder.path()); });
+  expect_error(Status::corrupt, {"result.json: not valid JSON"}, [&] { return read_result(folder.path()); });
 }
 
 TEST(Settings, AnotherSettingIsNamed) {

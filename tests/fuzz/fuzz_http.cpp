@@ -48,6 +48,7 @@ serve::Routes routes() {
     if (head.path == "/refused") return serve::Routes::Early{.answer = {.status = 404, .body = "{}"}};
     return std::nullopt;
   };
+  routes.max_body = [](const serve::HttpRequest& /*head*/) { return std::size_t{4096}; };
   routes.handle = [](const serve::HttpRequest& request, const std::shared_ptr<serve::Exchange>& exchange) {
     if (request.path != "/stream") return exchange->answer(answer_to(request));
     auto left = std::make_shared<std::atomic<int>>(3);
