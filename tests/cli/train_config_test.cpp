@@ -155,7 +155,7 @@ TEST_F(TrainConfig, EveryFlagMayStandInAFileAndMeansTheSameThere) {
                                 "preset",
                                 "extend",
                                 "sequence-parallel",  // under mpirun; sequence_parallel_test.cpp
-                                "init-from"};  // instead of rows; train_resume_test.cpp
+                                "init-from"};         // instead of rows; train_resume_test.cpp
   for (const auto& [name, value] : settings) covered.insert(name);
   EXPECT_EQ(covered, flags_of_train());
 

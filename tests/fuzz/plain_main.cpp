@@ -1,8 +1,8 @@
 // Runs a fuzz target without libFuzzer, for compilers that lack it and for ctest.
 //
 //   fuzz_shards_plain FILE...          runs each file: a crash that libFuzzer saved, or a corpus
-//   fuzz_shards_plain --random N [S]   runs N mutations of small valid inputs; the same ones every time, unless S differs
-//   fuzz_shards_plain --seeds FOLDER   writes those valid inputs, as a corpus to start libFuzzer from
+//   fuzz_shards_plain --random N [S]   runs N mutations of small valid inputs; the same ones every time, unless S
+//   differs fuzz_shards_plain --seeds FOLDER   writes those valid inputs, as a corpus to start libFuzzer from
 #include <sys/resource.h>
 #include <sys/time.h>
 
