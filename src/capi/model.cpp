@@ -251,7 +251,8 @@ void qdelta_state_free(qdelta_state* state) {
 int64_t qdelta_state_tokens(const qdelta_state* state) { return state == nullptr ? -1 : state->info.tokens; }
 
 qdelta_status qdelta_model_read(qdelta_model* model, const int32_t* tokens, const int64_t* offsets, int64_t sequences,
-                                qdelta_state* const* states, qdelta_logits which, float* logits) {
+                                qdelta_state* const* states, qdelta_logits which,
+                                float* logits) {  // NOLINT(readability-non-const-parameter): written through a span
   return guarded([&] {
     require(model != nullptr && tokens != nullptr && offsets != nullptr, "model, tokens and offsets must not be NULL");
     require(sequences > 0 && sequences < (std::int64_t{1} << 31), "there are {} sequences", sequences);

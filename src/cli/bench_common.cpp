@@ -80,7 +80,9 @@ void ReportFlags::add_to(CLI::App& command) {
 
 void ReportFlags::prepare() {
   require(tolerance_ >= 0, "--tolerance is {}, expected a number of percent, 0 or more", tolerance_);
-  if (!baseline_path_.empty()) baseline_ = bench::read_baseline(baseline_path_);
+  if (!baseline_path_.empty()) {
+    baseline_ = std::make_shared<const nlohmann::json>(bench::read_baseline(baseline_path_));
+  }
 }
 
 void ReportFlags::finish(const nlohmann::ordered_json& report) const {
@@ -90,7 +92,7 @@ void ReportFlags::finish(const nlohmann::ordered_json& report) const {
   }
   if (baseline_path_.empty()) return;
   const bench::BaselineComparison comparison =
-      bench::compare_with_baseline(nlohmann::json(report), baseline_, baseline_path_);
+      bench::compare_with_baseline(nlohmann::json(report), *baseline_, baseline_path_);
   fmt::print("\nBeside {}:\n", baseline_path_);
   for (const std::string& difference : comparison.differences) fmt::print("  {}\n", difference);
   for (const bench::BaselineRow& row : comparison.rows) {

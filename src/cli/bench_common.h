@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,7 @@ class ReportFlags {
  private:
   std::string json_, baseline_path_;
   double tolerance_ = 10;  // percent
-  nlohmann::json baseline_;
+  std::shared_ptr<const nlohmann::json> baseline_;
 };
 
 // "12.3%", and with a question mark where it cannot be relied upon.
