@@ -286,8 +286,9 @@ nlohmann::ordered_json mamba_to_json(const ModelConfig& config) {
 nlohmann::ordered_json config_to_json(const ModelConfig& config) {
   if (config.published_mamba()) return mamba_to_json(config);
   const bool alike = config.layer_types.empty();
-  const auto published = std::find_if(std::begin(kPublishedTypes), std::end(kPublishedTypes),
-                                      [&](const PublishedType& known) { return alike && known.mixer == config.mixer; });
+  const auto* const published =
+      std::find_if(std::begin(kPublishedTypes), std::end(kPublishedTypes),
+                   [&](const PublishedType& known) { return alike && known.mixer == config.mixer; });
   const bool is_published = published != std::end(kPublishedTypes);
   const PublishedType& type = is_published ? *published : kOurType;
   nlohmann::ordered_json json{

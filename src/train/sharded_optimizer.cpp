@@ -41,7 +41,7 @@ ShardedOptimizer::ShardedOptimizer(std::int64_t size, const Device& device, Comm
       average_(device, average ? float_bytes(shards_.own) : 0),
       waiting_(shards_.buckets.size()) {}
 
-std::span<float> ShardedOptimizer::own(DeviceBuffer& buffer, std::int64_t begin, std::int64_t count) const {
+std::span<float> ShardedOptimizer::own(DeviceBuffer& buffer, std::int64_t begin, std::int64_t count) {
   return {reinterpret_cast<float*>(buffer.data()) + begin, static_cast<std::size_t>(count)};
 }
 

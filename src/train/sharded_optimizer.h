@@ -47,7 +47,7 @@ class ShardedOptimizer {
   void all_gather(std::span<std::byte> whole, std::size_t element_bytes);
 
  private:
-  [[nodiscard]] std::span<float> own(DeviceBuffer& buffer, std::int64_t begin, std::int64_t count) const;
+  [[nodiscard]] static std::span<float> own(DeviceBuffer& buffer, std::int64_t begin, std::int64_t count);
   // Calls part(begin in the whole array, begin in the arrays of this rank, count) for each of its shards.
   template <class Part>
   void for_shards(Part part) const;
