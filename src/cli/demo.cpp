@@ -241,6 +241,7 @@ void run_demo(DemoFlags& flags) {
 
 void add_demo(CLI::App& app) {
   auto flags = std::make_shared<DemoFlags>();
+  flags->device.threads = 1;  // so little work that threads, beside other programs, wait longer than they work
   CLI::App* command = app.add_subcommand("demo", "Train three small models on a recall task and compare them");
   command->add_option("--out", flags->out, "Folder for runs, models and the picture")->capture_default_str();
   command->add_option("--steps", flags->steps, "Training steps of each model")->capture_default_str();

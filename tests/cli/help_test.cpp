@@ -126,6 +126,7 @@ TEST(Demo, SaysHowToTrainAndGenerate) {
   for (const char* file : {"recall.svg", "q_delta-1/log.jsonl", "gated_delta-2/log.jsonl", "linear-2/log.jsonl"}) {
     EXPECT_TRUE(std::filesystem::exists(folder.file(std::string("demo/") + file))) << file;
   }
+  EXPECT_TRUE(contains(run_well({"demo", "--help"}).out, "--threads INT=1"));
   expect_failure(run_qdelta({"demo", "--seeds", "0", "--out", folder.file("none")}), 1, {"seeds is 0"});
 }
 
