@@ -26,7 +26,7 @@ build: ## build the engine, build/qdelta, and its tests; with CUDA=1 in build-cu
 	@scripts/build.sh $(PRESET) $(JOBS)
 
 demo: ## train small models of three rules on a recall task, live, and compare them (two minutes)
-	@scripts/build.sh cpu $(JOBS)
+	@scripts/build.sh cpu $(JOBS) qdelta_cli
 	@scripts/demo.sh
 
 test: ## build and run all tests
@@ -42,7 +42,7 @@ test-python: ## install PyTorch, transformers and the wheel into build/python, a
 	@scripts/test_python.sh
 
 bench: ## time the operators on this machine
-	@scripts/build.sh cpu $(JOBS)
+	@scripts/build.sh cpu $(JOBS) qdelta_cli
 	@build/qdelta bench op
 
 lint: ## check the format, the C++ (clang-tidy) and the scripts; checks again only what changed
@@ -59,7 +59,7 @@ tsan: ## the tests under the thread sanitizer, built with Clang
 	@ctest --preset tsan
 
 soak: ## ten minutes of 256 clients against the server, some of them hostile: make soak MINUTES=10
-	@scripts/build.sh cpu $(JOBS)
+	@scripts/build.sh cpu $(JOBS) qdelta_cli
 	@scripts/soak.py --qdelta build/qdelta --minutes $(or $(MINUTES),10)
 
 torture: ## every call that changes files goes wrong once: killed, failed, lost; then the command is run again (minutes)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds one preset: scripts/build.sh [PRESET] [JOBS]. Configures only where that was not done yet.
+# Builds one preset: scripts/build.sh [PRESET [JOBS [TARGET...]]]; without a target, everything. Configures only where
+# that was not done yet.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,4 +23,4 @@ if [[ ! -f $folder/build.ninja ]]; then
   if ! cmake --preset "$preset" >"$log" 2>&1; then cat "$log" >&2; exit 1; fi
 fi
 echo "build: compiling in $folder, $jobs at a time"
-cmake --build "$folder" --parallel "$jobs"
+cmake --build "$folder" --parallel "$jobs" ${3:+--target "${@:3}"}
