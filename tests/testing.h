@@ -100,6 +100,17 @@ inline ::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
                                        << " and " << element_as_double(b.view(), static_cast<std::int64_t>(at));
 }
 
+// The message of the Error that an action throws; "" where it throws none.
+template <class Action>
+std::string message_of(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 // Runs `action`, which must throw an Error of this status with each of these pieces in its message.
 template <class Action>
 void expect_error(Status status, const std::vector<std::string>& pieces, Action&& action) {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
 #include "files.h"
+#include "testing.h"
 
 namespace qdelta::testing {
 namespace {
@@ -16,16 +16,6 @@ namespace {
 using bench::BaselineComparison;
 using bench::compare_with_baseline;
 using nlohmann::json;
-
-template <class Action>
-std::string message_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 json op_row(const char* op, int tokens, double seconds) {
   return {{"op", op}, {"heads", 4}, {"K", 8}, {"V", 16}, {"tokens", tokens}, {"chunk", 64}, {"seconds", seconds}};

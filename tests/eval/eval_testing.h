@@ -9,22 +9,12 @@
 #include "eval/data_file.h"
 #include "eval/encoding.h"
 #include "infer/generating_case.h"
+#include "testing.h"
 
 namespace qdelta::testing {
 
 inline eval::Record record_of(const std::string& json, const std::string& label = "file.jsonl: line 1") {
   return {nlohmann::json::parse(json), label};
-}
-
-// The message of the Error that an action throws; "" where it throws none.
-template <class Action>
-std::string message_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace qdelta::testing

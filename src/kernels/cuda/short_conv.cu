@@ -260,6 +260,41 @@ struct ConvBackwardArgs {
   int rows, tile, taps;
 };
 
+// A thread's sums over the tokens of a tile: dweight and dbias of its channels.
+template <int W, int N>
+struct WeightSums {
+  float dw[W][N] = {};
+  float dbias[N] = {};
+
+  // Of token k of the window, whose convolution has the gradient du.
+  __device__ void add(const float (&du)[N], const Window<W, N>& window, int k) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) dbias[i] += du[i];
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) dw[j][i] = fmaf(du[i], window.values[k + j][i], dw[j][i]);
+    }
+  }
+  template <class T>
+  __device__ void store(const ConvBackwardArgs<T>& a, int tile, std::int64_t c) const {
+    float* out = a.partials + (tile * a.channels + c) * a.taps;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (a.bias != nullptr) a.bias_partials[tile * a.channels + c + i] = dbias[i];
+      if (W == 4 && a.taps == 4) {
+        reinterpret_cast<float4*>(out)[i] = {dw[0][i], dw[1 % W][i], dw[2 % W][i], dw[3 % W][i]};
+        continue;
+      }
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const int to = j - (W - a.taps);
+        if (to >= 0) out[i * a.taps + to] = dw[j][i];
+      }
+    }
+  }
+};
+
 template <class T, int W, int N>
 __global__ __launch_bounds__(kConvThreads, 4) void conv_backward_kernel(ConvBackwardArgs<T> a) {
   __shared__ typename Weights<W, N>::Stage stage;
@@ -275,8 +310,7 @@ __global__ __launch_bounds__(kConvThreads, 4) void conv_backward_kernel(ConvBack
   const int tile_end = min(a.rows, tile_begin + a.tile);
   Window<W, N> window;  // of x
   Window<W, N> du;
-  float dw[W][N] = {};
-  float dbias[N] = {};
+  WeightSums<W, N> sums;
   int n = a.sequences.of(tile_begin);
   for (int begin = tile_begin; begin < tile_end; ++n) {
     const int sequence_end = a.sequences.end(n, a.rows);
@@ -307,15 +341,7 @@ __global__ __launch_bounds__(kConvThreads, 4) void conv_backward_kernel(ConvBack
             window.convolve(weights, k, u);
 #pragma unroll
             for (int i = 0; i < N; ++i) du_t[i] = dy[k][i] * silu_derivative(u[i], sigmoid(u[i]));
-            if (whole.value || t < end) {
-#pragma unroll
-              for (int i = 0; i < N; ++i) dbias[i] += du_t[i];
-#pragma unroll
-              for (int j = 0; j < W; ++j) {
-#pragma unroll
-                for (int i = 0; i < N; ++i) dw[j][i] = fmaf(du_t[i], window.values[k + j][i], dw[j][i]);
-              }
-            }
+            if (whole.value || t < end) sums.add(du_t, window, k);
           }
 #pragma unroll
           for (int i = 0; i < N; ++i) du.values[W - 1 + k][i] = du_t[i];
@@ -341,20 +367,7 @@ __global__ __launch_bounds__(kConvThreads, 4) void conv_backward_kernel(ConvBack
     }
     begin = end;
   }
-  float* out = a.partials + (tile * a.channels + c) * a.taps;
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    if (a.bias != nullptr) a.bias_partials[tile * a.channels + c + i] = dbias[i];
-    if (W == 4 && a.taps == 4) {
-      reinterpret_cast<float4*>(out)[i] = {dw[0][i], dw[1 % W][i], dw[2 % W][i], dw[3 % W][i]};
-      continue;
-    }
-#pragma unroll
-    for (int j = 0; j < W; ++j) {
-      const int to = j - (W - a.taps);
-      if (to >= 0) out[i * a.taps + to] = dw[j][i];
-    }
-  }
+  sums.store(a, tile, c);
 }
 
 // Calls body(element type, taps, channels of a thread); uncommon shapes have one channel a thread.
