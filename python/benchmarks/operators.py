@@ -1,7 +1,7 @@
 """Times the operators through PyTorch on a GPU, beside flash-linear-attention in the same run.
 
-    python operators.py [--shapes 16x2048x6x128x256,...] [--fla] [--json FILE]
-    python operators.py --device cpu                            # only what a call costs beside the library
+    python operators.py [--shapes 16x2048x6x128x256,...] [--of qdelta,fla] [--json FILE]
+    python operators.py --overhead [--device cpu]               # only what a call costs beside the library
 
 A shape is batch x tokens x heads x K x V, in bfloat16. For each: the GPU's time by CUDA-graph replay (no launch overhead),
 and the wall time of a call from Python, eager and compiled; forward, and forward with backward. Then what a call costs the
@@ -143,7 +143,7 @@ def time_overhead(functions: dict, device: str) -> dict:
     """What a call costs the CPU, and how much of it passes inside libqdelta: its checks and the launches."""
     results = {}
     print("microseconds of the CPU until a call of 1 x 64 tokens, 1 head of 64 x 64, returns; of it inside the library")
-    for name, (function, count) in functions.items():
+    for name, (function, count) in {**functions, "nothing": (Nothing.apply, 6)}.items():
         tensors = make_inputs(1, 64, 1, 64, 64, device)[:count]
         with torch.no_grad():
             forward = attempt(host_and_library_us, lambda: function(*tensors))
@@ -154,6 +154,20 @@ def time_overhead(functions: dict, device: str) -> dict:
         print(f"{name:20s} forward {show_pair(forward)}   forward and backward {show_pair(both)}", flush=True)
         results[name] = [forward, both]
     return results
+
+
+class Nothing(torch.autograd.Function):
+    """What PyTorch itself takes for a function of six tensors: it allocates the results and computes none."""
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        ctx.save_for_backward(*inputs)
+        return torch.empty_like(inputs[2])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, do):
+        return tuple(torch.empty_like(x) for x in ctx.saved_tensors)
 
 
 def show_pair(value) -> str:
@@ -200,7 +214,8 @@ def host_and_library_us(call, repeats=200) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default=SHAPES)
-    parser.add_argument("--fla", action="store_true", help="flash-linear-attention beside ours")
+    parser.add_argument("--of", default="qdelta", help="whose operators: qdelta, fla, or both with a comma")
+    parser.add_argument("--overhead", action="store_true", help="only what a call costs the CPU")
     parser.add_argument("--json", help="write all figures to this file")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     flags = parser.parse_args()
@@ -212,9 +227,16 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("operators.py: this machine has no GPU that PyTorch can use")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    results = {"overhead": time_overhead(OURS, "cuda"), "shapes": time_shapes(flags.shapes, OURS)}
-    if flags.fla:  # last: its first calls autotune, for minutes
-        results["shapes"] |= time_shapes(flags.shapes, functions_of_fla())
+    results = {}
+    whose = flags.of.split(",")
+    if flags.overhead or "qdelta" in whose:
+        results["overhead"] = time_overhead(OURS, "cuda")
+    if not flags.overhead:
+        results["shapes"] = {}
+        if "qdelta" in whose:
+            results["shapes"] |= time_shapes(flags.shapes, OURS)
+        if "fla" in whose:  # last: its first calls autotune, for minutes
+            results["shapes"] |= time_shapes(flags.shapes, functions_of_fla())
     if flags.json:
         with open(flags.json, "w") as file:
             json.dump(results, file, indent=1)

@@ -1,8 +1,9 @@
 """Times training steps of the 340M model in PyTorch on a GPU, with our operators and with flash-linear-attention's.
 
-    python training.py [--shapes 16x2048,2x16384] [--fla] [--steps 10]
+    python training.py [--shapes 16x2048,2x16384] [--of qdelta,fla] [--modes compiled,eager] [--steps 10]
 
-A shape is batch x tokens. AdamW, bfloat16 by autocast with float32 parameters, torch.compile for the rest of the model. Both
+A shape is batch x tokens. AdamW, bfloat16 by autocast with float32 parameters. Compiled: every block and the head with its loss
+through torch.compile, as torchtitan does it; eager: nothing. Both
 runs are the same model in the same code; only the function that computes the recurrence differs. Q-Delta has no counterpart in
 flash-linear-attention, so Gated DeltaNet is compared.
 """
@@ -40,12 +41,15 @@ def time_training(name: str, rule: str, shape: str, steps: int, compiled: bool) 
     model = CausalLM(ModelConfig(rule=rule)).cuda()
     parameters = sum(p.numel() for p in model.parameters())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    run = torch.compile(model) if compiled else model
+    if compiled:  # blocks are alike: one is compiled, and its code serves all
+        for block in model.model.layers:
+            block.compile()
+        model.loss = torch.compile(model.loss)
     ids = torch.randint(0, 32000, (batch, tokens + 1), device="cuda")
 
     def step() -> torch.Tensor:
         with torch.autocast("cuda", torch.bfloat16):
-            loss = run(ids[:, :-1], ids[:, 1:])
+            loss = model(ids[:, :-1], ids[:, 1:])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -75,23 +79,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default="16x2048")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--fla", action="store_true", help="flash-linear-attention beside ours")
+    parser.add_argument("--of", default="qdelta", help="whose operators: qdelta, fla, or both with a comma")
+    parser.add_argument("--modes", default="compiled,eager")
     flags = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("training.py: this machine has no GPU that PyTorch can use")
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     ours = delta_net.recurrence
+    rows = []
+    if "qdelta" in flags.of:
+        rows += [("qdelta gated_delta", "gated_delta", ours), ("qdelta q_delta", "q_delta", ours)]
+    if "fla" in flags.of:  # last: its first calls autotune, for minutes
+        rows.append(("fla gated_delta", "gated_delta", fla_recurrence))
     for shape in flags.shapes.split(","):
-        for compiled in (True, False):
-            rows = [("qdelta q_delta", "q_delta", ours), ("qdelta gated_delta", "gated_delta", ours)]
-            if flags.fla:
-                rows.append(("fla gated_delta", "gated_delta", fla_recurrence))
-            for name, rule, function in rows:
+        for name, rule, function in rows:
+            for mode in flags.modes.split(","):
                 delta_net.recurrence = function
                 try:
-                    time_training(name, rule, shape, flags.steps, compiled)
+                    time_training(name, rule, shape, flags.steps, mode == "compiled")
                 except Exception as error:
-                    print(f"{name:20s} {shape:10s} {type(error).__name__}: {str(error).splitlines()[0][:100]}", flush=True)
+                    print(f"{name:20s} {shape:10s} {mode}: {type(error).__name__}: {error}"[:2000], flush=True)
                 finally:
                     delta_net.recurrence = ours
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 
 import pytest
@@ -14,6 +15,18 @@ def golden() -> pathlib.Path:
     if not GOLDEN.is_dir():
         pytest.skip("the recorded cases, tests/golden, are not beside this folder")
     return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def binary() -> pathlib.Path:
+    """The engine's own program: where QDELTA_BINARY says, or beside the library."""
+    library = pathlib.Path(os.environ.get("QDELTA_LIBRARY", "nowhere"))
+    places = [library.parent / "qdelta", library.parent.parent / "bin" / "qdelta"]
+    named = os.environ.get("QDELTA_BINARY")
+    for place in [pathlib.Path(named)] if named else places:
+        if place.is_file():
+            return place
+    pytest.skip("the engine's binary is not here: QDELTA_BINARY may name it")
 
 
 def pytest_report_header() -> list[str]:

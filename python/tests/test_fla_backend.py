@@ -9,7 +9,7 @@ pytest.importorskip("fla")
 
 import qdelta  # noqa: E402
 from qdelta import ops  # noqa: E402
-from recurrence_cases import DEVICES, make_inputs  # noqa: E402
+from recurrence_cases import DEVICES, make_inputs, relative  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +54,35 @@ def test_what_is_not_taken(registered):
     assert not verify(*[x.half() for x in arguments])[0]
     assert not verify(*arguments, cp_context=object())[0]
     assert not verify(arguments[0])[0]
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="no GPU here: the rest of FLA's models is Triton")
+def test_a_model_of_fla_unchanged(registered, monkeypatch):
+    """FLA's own Gated DeltaNet, heads of V = 2K, with the recurrence computed here: logits and gradients of our model."""
+    theirs = pytest.importorskip("fla.models")
+    pytest.importorskip("transformers")
+    from qdelta.models import GatedDeltaNetConfig, QDeltaForCausalLM
+    from qdelta.ops import _rules
+
+    calls = []
+    recurrence = _rules.recurrence
+    monkeypatch.setattr(_rules, "recurrence", lambda *a, **k: calls.append(a[0]) or recurrence(*a, **k))
+    shape = {
+        "vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 2, "head_dim": 32, "expand_v": 2,
+        "initializer_range": 0.1,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    model = theirs.GatedDeltaNetForCausalLM(theirs.GatedDeltaNetConfig(**shape, fuse_cross_entropy=False)).cuda()
+    ids = torch.randint(0, 97, (2, 100), device="cuda")
+    logits = model(ids, use_cache=False).logits
+    assert calls == ["gated_delta"] * 2
+    ours = QDeltaForCausalLM(GatedDeltaNetConfig(**shape)).cuda()
+    ours.load_state_dict(model.state_dict())
+    wanted = ours(ids, use_cache=False).logits
+    assert relative(logits, wanted) < 1e-3
+    do = torch.randn_like(logits)
+    logits.backward(do)
+    wanted.backward(do)
+    gradients = dict(ours.named_parameters())
+    for name, parameter in model.named_parameters():
+        assert relative(parameter.grad, gradients[name].grad) < 1e-2, name

@@ -30,11 +30,18 @@ def read_safetensors(path) -> dict[str, np.ndarray]:
 MODELS = ["qdelta_tiny", "qdelta_gva_tied", "gated_deltanet_tiny", "mamba_tiny", "mamba_published"]
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=[(name, device) for device in ("cpu", "cuda") for name in MODELS], ids="-".join)
 def case(request, golden):
-    folder = golden / "model" / request.param
+    name, device = request.param
+    folder = golden / "model" / name
     expected = read_safetensors(folder / "expected.safetensors")
-    return qdelta.LanguageModel.load(folder), expected["input_ids"], expected["logits"]
+    try:
+        model = qdelta.LanguageModel.load(folder, device=device, dtype="f32")
+    except qdelta.UnsupportedError as error:
+        if device == "cpu":
+            raise
+        pytest.skip(str(error))
+    return model, expected["input_ids"], expected["logits"]
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pathlib
 import shutil
 import subprocess
 
@@ -15,10 +13,11 @@ transformers = pytest.importorskip("transformers")
 
 import qdelta  # noqa: E402
 from qdelta.models import GatedDeltaNetConfig, QDeltaConfig, QDeltaForCausalLM, RecurrentCache  # noqa: E402
-from recurrence_cases import RULES, relative  # noqa: E402
+from recurrence_cases import DEVICES, RULES, relative  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
+devices = pytest.mark.parametrize("device", DEVICES)
 SMALL = {
     "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 2, "head_dim": 8, "expand_v": 2,
     "intermediate_size": 48, "initializer_range": 0.3,
@@ -49,15 +48,17 @@ def ids(batch=2, tokens=70, seed=0):
     return torch.randint(0, 61, (batch, tokens), generator=torch.Generator().manual_seed(seed))
 
 
+@devices
 @pytest.mark.parametrize("name", ["qdelta_tiny", "qdelta_gva_tied", "gated_deltanet_tiny", "gated_deltanet_sigmoid", "mamba_tiny"])
-def test_recorded_folders(golden, name):
+def test_recorded_folders(golden, name, device):
     folder = golden / "model" / name
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
     expected = load_file(folder / "expected.safetensors")
+    given = expected["input_ids"].long().to(device)
     with torch.no_grad():
-        logits = model(expected["input_ids"].long()).logits
+        logits = model(given).logits
     assert relative(logits, expected["logits"]) < 1e-5
-    loss = model(expected["input_ids"].long(), labels=expected["input_ids"].long(), use_cache=False).loss
+    loss = model(given, labels=given, use_cache=False).loss
     assert abs(loss.item() - expected["loss"].item()) < 1e-5 * expected["loss"].item()
     loss.backward()
     gradients = {key[5:]: value for key, value in expected.items() if key.startswith("grad.")}
@@ -67,28 +68,30 @@ def test_recorded_folders(golden, name):
             assert relative(parameter.grad, gradients[key]) < 1e-4, key
 
 
+@devices
 @pytest.mark.parametrize("name", VARIANTS)
-def test_saved_folders_load_natively_and_again(name, tmp_path):
-    model = make(**VARIANTS[name])
+def test_saved_folders_load_natively_and_again(name, device, tmp_path):
+    model = make(**VARIANTS[name]).to(device)
     with torch.no_grad():
-        logits = model(ids()).logits
+        logits = model(ids().to(device)).logits
     model.save_pretrained(tmp_path)
-    native = qdelta.LanguageModel.load(tmp_path)
+    native = qdelta.LanguageModel.load(tmp_path, device=device, dtype="f32")
     assert relative(torch.from_numpy(native.logits(ids().numpy())), logits) < 1e-5
-    again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).to(device).eval()
     with torch.no_grad():
-        assert torch.equal(again(ids()).logits, logits)
+        assert torch.equal(again(ids().to(device)).logits, logits)
     # What the engine makes of the config.json is the same model once more.
     (tmp_path / "config.json").write_text(json.dumps(native.config))
-    third = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    third = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).to(device).eval()
     with torch.no_grad():
-        assert relative(third(ids()).logits, logits) < 1e-6
+        assert relative(third(ids().to(device)).logits, logits) < 1e-6
 
 
-@pytest.mark.parametrize("name", ["q_delta", "mamba", "mixed", "no_conv_no_gate"])
-def test_cache_and_generation(name, tmp_path):
-    model = make(**VARIANTS[name])
-    prompt = ids(tokens=20)
+@devices
+@pytest.mark.parametrize("name", [*RULES, "mamba", "mixed", "no_conv_no_gate"])
+def test_cache_and_generation(name, device, tmp_path):
+    model = make(**VARIANTS[name]).to(device)
+    prompt = ids(tokens=20).to(device)
     with torch.no_grad():
         whole = model(prompt).logits
         first = model(prompt[:, :7], use_cache=True)
@@ -104,38 +107,40 @@ def test_cache_and_generation(name, tmp_path):
     slow = model.generate(prompt, max_new_tokens=6, use_cache=False, **options)
     assert torch.equal(new, slow)
     model.save_pretrained(tmp_path)
-    native = qdelta.LanguageModel.load(tmp_path).generate(prompt[0].tolist(), 6, temperature=0)
+    native = qdelta.LanguageModel.load(tmp_path, device=device, dtype="f32").generate(prompt[0].tolist(), 6, temperature=0)
     assert new[0, 20:].tolist() == native
     beams = model.generate(prompt, max_new_tokens=4, num_beams=3, **options)
     assert beams.shape == (2, 24)
 
 
+@devices
 @pytest.mark.parametrize("name", ["q_delta", "mamba"])
-def test_left_padding_and_packing(name):
-    model = make(**VARIANTS[name])
-    long, short = ids(1, 70)[0], ids(1, 40, seed=1)[0]
+def test_left_padding_and_packing(name, device):
+    model = make(**VARIANTS[name]).to(device)
+    long, short = ids(1, 70)[0].to(device), ids(1, 40, seed=1)[0].to(device)
     with torch.no_grad():
         alone = model(short[None]).logits[0]
-        padded = torch.stack([long, torch.cat([torch.zeros(30, dtype=torch.long), short])])
+        padded = torch.stack([long, torch.cat([torch.zeros_like(long[:30]), short])])
         mask = torch.ones_like(padded)
         mask[1, :30] = 0
         assert relative(model(padded, attention_mask=mask).logits[1, 30:], alone) < 1e-5
         packed = torch.cat([long, short])[None]
-        together = model(packed, cu_seqlens=torch.tensor([0, 70, 110])).logits[0]
+        together = model(packed, cu_seqlens=torch.tensor([0, 70, 110], device=device)).logits[0]
         assert relative(together[70:], alone) < 1e-5
         assert relative(together[:70], model(long[None]).logits[0]) < 1e-5
     with pytest.raises(ValueError, match="left"):
         model(padded, attention_mask=mask.flip(1))
 
 
-def test_gradient_checkpointing_gives_the_same_gradients():
-    model = make(rule="q_delta").train()
+@devices
+def test_gradient_checkpointing_gives_the_same_gradients(device):
+    model = make(rule="q_delta").to(device).train()
     results = []
     for enable in (False, True):
         (model.gradient_checkpointing_enable if enable else model.gradient_checkpointing_disable)()
         assert model.is_gradient_checkpointing == enable
         model.zero_grad()
-        model(ids(), labels=ids()).loss.backward()
+        model(ids().to(device), labels=ids().to(device)).loss.backward()
         results.append([p.grad.clone() for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
@@ -173,11 +178,8 @@ def test_tokenizers_of_the_engine(golden, tmp_path):
             assert ours(text, add_special_tokens=False).input_ids == native.encode(text, add_special_tokens=False), name
 
 
-def test_bytes_in_autotokenizer(golden, tmp_path):
+def test_bytes_in_autotokenizer(golden, binary, tmp_path):
     """The tokenizer that the engine writes beside shards and checkpoints."""
-    binary = pathlib.Path(os.environ.get("QDELTA_LIBRARY", "nowhere")).parent / "qdelta"
-    if not binary.exists():
-        pytest.skip("the engine's binary is not beside the library")
     (tmp_path / "text").write_text("The river runs past the mill.")
     folder = tmp_path / "model"
     shutil.copytree(golden / "model" / "qdelta_tiny", folder)

@@ -158,10 +158,12 @@ class CausalLM(nn.Module):
 
     def forward(self, input_ids: Tensor, targets: Tensor | None = None, cu_seqlens: Tensor | None = None) -> Tensor:
         """Logits [B, T, vocabulary]; with targets (-100: none) the mean loss."""
-        logits = self.lm_head(self.model(input_ids, cu_seqlens=cu_seqlens))
-        if targets is None:
-            return logits
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
+        x = self.model(input_ids, cu_seqlens=cu_seqlens)
+        return self.lm_head(x) if targets is None else self.loss(x, targets)
+
+    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Of the next token, from the model's outputs."""
+        return F.cross_entropy(self.lm_head(x).flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
 
 
 def initialize(model: nn.Module, deviation: float) -> None:

@@ -1,14 +1,14 @@
 """Calls of the recurrence in libqdelta on PyTorch's tensors, where they lie.
 
-To describe fifteen tensors to C takes longer than a small kernel runs. So a description is made once for every geometry
-(shapes, strides, types, options) and kept by the thread; a call then only stores the addresses.
+To describe fifteen tensors to C takes longer than a small kernel runs. So the inputs' geometry (shapes, strides, types, device)
+is looked up once in a call: one that was seen before has been found right, and keeps plans, the structs of earlier calls. A call
+takes an idle plan, stores the addresses, and lays it back; so that threads may call at once.
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
-from ctypes import byref, c_int64, c_uint64, pointer
+from ctypes import byref, c_int64, c_uint64, pointer, sizeof
 
 import torch
 
@@ -20,203 +20,323 @@ _AUTO = 3
 _TYPES = {
     torch.float32: DLDataType(2, 32, 1),
     torch.bfloat16: DLDataType(4, 16, 1),
-    torch.float64: DLDataType(2, 64, 1),
-    torch.float16: DLDataType(2, 16, 1),
     torch.int32: DLDataType(0, 32, 1),
     torch.int64: DLDataType(0, 64, 1),
-    torch.uint8: DLDataType(1, 8, 1),
 }
-_MOST_PLANS = 256  # of a thread; then it starts anew
+_WORDS = sizeof(DLTensor) // 8
+_MOST_GEOMETRIES = 512  # then all are made anew
 
 Tensor = torch.Tensor
 
 
-def _device_of(tensor: Tensor) -> DLDevice:
-    if tensor.device.type == "cpu":
-        return DLDevice(CPU, 0)
-    if tensor.device.type == "cuda":
-        return DLDevice(CUDA, tensor.device.index)
-    raise _library.UnsupportedError(f"qdelta computes on cpu and cuda tensors, not on {tensor.device}")
+def rule_number(rule: str) -> int:
+    try:
+        return RULES.index(rule)
+    except ValueError:
+        raise ValueError(f"rule is {rule!r}, expected one of {', '.join(RULES)}") from None
 
 
-class _Described:
-    """A DLTensor of the geometry of `tensor`, and the memory that it points to."""
-
-    def __init__(self, name: str, tensor: Tensor):
-        if tensor.dtype not in _TYPES:
-            raise _library.UnsupportedError(f"{name} is {tensor.dtype}, expected torch.float32 or torch.bfloat16")
-        rank = tensor.dim()
-        self._shape = (c_int64 * rank)(*tensor.shape)
-        self._strides = (c_int64 * rank)(*tensor.stride())
-        self.dl = DLTensor(None, _device_of(tensor), rank, _TYPES[tensor.dtype], self._shape, self._strides, 0)
+# Plans ---------------------------------------------------------------------------------------------------------------
 
 
 class Plan:
-    """One geometry of a call: structs for C, whose addresses are filled in at every call."""
+    """One call's structs for C, whose addresses are filled in at every call. `described` has name, shape, strides (None:
+    contiguous) and type of each tensor, or None where there is none, in the order of the fields of `structs`."""
 
-    def __init__(self, names: tuple[str, ...], tensors: tuple[Tensor | None, ...], options: _library.Options):
+    __slots__ = ("_kept", "_words", "bytes", "offsets", "options", "references", "shapes", "workspace")
+
+    def __init__(self, described: list[tuple | None], structs: tuple, options: _library.Options):
+        memory = bytearray(len(described) * sizeof(DLTensor))
+        tensors = (DLTensor * len(described)).from_buffer(memory)
+        self._words = memoryview(memory).cast("Q")
+        self.shapes: list = []
+        for at, about in enumerate(described):
+            self.shapes.append(None)
+            if about is None:
+                continue
+            name, shape, strides, dtype = about
+            extents = self.shapes[at] = (c_int64 * len(shape))(*shape)
+            steps = None if strides is None else (c_int64 * len(strides))(*strides)
+            device = DLDevice(CPU, 0) if name == "cu_seqlens" else options.device
+            tensors[at] = DLTensor(None, device, len(shape), _TYPES[dtype], extents, steps, 0)
+        arguments, begin = [], 0
+        for struct in structs:
+            end = begin + len(struct._fields_)
+            places = range(begin, end)
+            arguments.append(struct(*[None if described[at] is None else pointer(tensors[at]) for at in places]))
+            begin = end
         self.options = options
-        self.options_ref = byref(options)
-        self.refs: list = []  # to the structs that a call takes after the options
+        self.references = [byref(options), *[byref(struct) for struct in arguments]]
         self.workspace: int | None = None  # bytes, once they are known
-        self._described = [None if t is None else _Described(n, t) for n, t in zip(names, tensors, strict=True)]
-        self._present = [d.dl for d in self._described if d is not None]
+        self.bytes: tuple = ()  # of what else the call needs
+        self._kept = (tensors, arguments)
 
-    def pointers(self, begin: int, end: int) -> list:
-        return [None if d is None else pointer(d.dl) for d in self._described[begin:end]]
+    def place(self, at: int, address: int) -> None:
+        self._words[at * _WORDS] = address
 
-    def bind(self, tensors: tuple[Tensor | None, ...]) -> None:
-        present = iter(self._present)
+    def bind(self, tensors: tuple[Tensor | None, ...], at: int = 0) -> None:
+        """Addresses of consecutive tensors, from the one at `at` on."""
+        words, word = self._words, at * _WORDS
         for tensor in tensors:
             if tensor is not None:
-                next(present).data = tensor.data_ptr()
+                words[word] = tensor.data_ptr()
+            word += _WORDS
+
+    def run(self, geometry: Geometry, function, query=None) -> None:
+        """Queues the call. Scratch memory is asked for with `query`, once where it depends on the geometry alone."""
+        options = self.options
+        if geometry.is_cuda:
+            options.stream = torch._C._cuda_getCurrentRawStream(geometry.index)
+        memory = None
+        if query is not None:
+            if self.workspace is None or geometry.packed:
+                size = c_uint64()
+                check(query(*self.references, byref(size)))
+                self.workspace = size.value
+            if self.workspace:
+                memory = torch.empty(self.workspace, dtype=torch.uint8, device=geometry.device)
+                options.workspace = memory.data_ptr()
+                options.workspace_size = self.workspace
+        status = function(*self.references)
+        if status:
+            check(status)
+        del memory  # on a GPU its bytes are handed out again in the order of the stream
 
 
-_thread = threading.local()
+class Geometry:
+    """Of the inputs of calls that were found right, and the idle plans of such calls."""
+
+    __slots__ = ("B", "HV", "K", "N", "T", "V", "_idle", "chunks", "device", "index", "inputs", "is_cuda", "is_one_token",
+                 "operands_are_bf16", "packed", "strided_rows")  # fmt: skip
+
+    def __init__(self, q, k, v, g, beta, lamb, initial_state, cu_seqlens):
+        self.device = q.device
+        self.is_cuda = q.is_cuda
+        self.index = self.device.index if self.is_cuda else 0
+        self.B, self.T, _, self.K = q.shape
+        self.HV, self.V = v.shape[2], v.shape[3]
+        self.packed = cu_seqlens is not None
+        self.N = cu_seqlens.shape[0] - 1 if self.packed else self.B
+        self.is_one_token = self.T == 1 and self.B > 0 and not self.packed
+        self.chunks = self.B * ((self.T + CHUNK - 1) // CHUNK)  # of packed sequences it depends on the offsets
+        self.operands_are_bf16 = q.dtype == k.dtype == v.dtype == torch.bfloat16
+        given = {"q": q, "k": k, "v": v, "g": g, "beta": beta, "lamb": lamb, "initial_state": initial_state}
+        self.inputs = [None if t is None else (n, t.shape, t.stride(), t.dtype) for n, t in given.items()]
+        if g is None:  # a zero that all tokens share
+            self.inputs[3] = ("g", (self.B, self.T, self.HV), (0, 0, 0), torch.float32)
+        self.inputs.append(("cu_seqlens", cu_seqlens.shape, None, cu_seqlens.dtype) if self.packed else None)
+        # Kernels of the GPU want rows without gaps.
+        self.strided_rows = self.is_cuda and any(
+            t is not None and t.numel() > 0 and t.stride(-1) != 1 for t in (q, k, v, initial_state)
+        )
+        self._idle: dict = {}
+
+    @property
+    def states(self) -> tuple[int, int, int, int]:
+        return (self.N, self.HV, self.K, self.V)
+
+    def states_dtype(self, qk_l2norm: bool) -> torch.dtype:
+        """Of the states that a forward keeps for its backward."""
+        return torch.bfloat16 if self.is_cuda and qk_l2norm and self.operands_are_bf16 else torch.float32
+
+    def idle(self, key) -> list[Plan]:
+        """Plans of this kind of call that nobody uses. To take one and to lay it back needs no lock."""
+        plans = self._idle.get(key)
+        return self._idle.setdefault(key, []) if plans is None else plans
+
+    def new_options(self, rule: int, scale: float, qk_l2norm: bool, threads: int) -> _library.Options:
+        options = _library.new_options()
+        options.rule = rule
+        options.form = _AUTO
+        options.scale = scale
+        options.qk_l2norm = int(qk_l2norm)
+        options.threads = threads
+        options.device = DLDevice(CUDA, self.index) if self.is_cuda else DLDevice(CPU, 0)
+        return options
 
 
-def _plans() -> dict:
-    try:
-        plans = _thread.plans
-    except AttributeError:
-        plans = _thread.plans = {}
-    if len(plans) > _MOST_PLANS:
-        plans.clear()
-    return plans
+_geometries: dict[tuple, Geometry] = {}
 
 
-def _geometry(tensor):
-    return (tensor.shape, tensor.stride(), tensor.dtype) if isinstance(tensor, Tensor) else tensor
-
-
-def _new_options(device: torch.device, rule: int, scale: float, qk_l2norm: bool) -> _library.Options:
-    options = _library.new_options()
-    options.rule = rule
-    options.form = _AUTO
-    options.scale = scale
-    options.qk_l2norm = int(qk_l2norm)
-    options.threads = torch.get_num_threads() if device.type == "cpu" else 0
-    options.device = DLDevice(CUDA, device.index) if device.type == "cuda" else DLDevice(CPU, 0)
-    return options
-
-
-class _HostOffsets:
-    """cu_seqlens in the memory of the CPU. The last one that came from a GPU is kept: layers share it, and to fetch it
-    makes the CPU wait."""
-
-    def __init__(self):
-        self._of = None
-        self._version = -1
-        self._host: Tensor | None = None
-
-    def __call__(self, cu_seqlens: Tensor | None) -> Tensor | None:
-        if cu_seqlens is None or cu_seqlens.device.type == "cpu":
-            return cu_seqlens
-        if self._of is None or self._of() is not cu_seqlens or self._version != cu_seqlens._version:
-            self._host = cu_seqlens.cpu()
-            self._of = weakref.ref(cu_seqlens)
-            self._version = cu_seqlens._version
-        return self._host
-
-
-def host_offsets(cu_seqlens: Tensor | None) -> Tensor | None:
-    try:
-        fetch = _thread.host_offsets
-    except AttributeError:
-        fetch = _thread.host_offsets = _HostOffsets()
-    return fetch(cu_seqlens)
+def geometry_of(q, k, v, g, beta, lamb, initial_state, cu_seqlens, find_faults) -> Geometry:
+    """`find_faults` is called with these arguments where their geometry was not seen before, and raises."""
+    key = (
+        q.device, q.shape, q.stride(), q.dtype, k.shape, k.stride(), k.dtype, k.device, v.shape, v.stride(), v.dtype, v.device,
+        g if g is None else (g.shape, g.stride(), g.dtype, g.device),
+        beta if beta is None else (beta.shape, beta.stride(), beta.dtype, beta.device),
+        lamb if lamb is None else (lamb.shape, lamb.stride(), lamb.dtype, lamb.device),
+        initial_state if initial_state is None
+        else (initial_state.shape, initial_state.stride(), initial_state.dtype, initial_state.device),
+        cu_seqlens if cu_seqlens is None else (cu_seqlens.shape, cu_seqlens.dtype),
+    )  # fmt: skip
+    geometry = _geometries.get(key)
+    if geometry is None:
+        find_faults(q, k, v, g, beta, lamb, initial_state, cu_seqlens)
+        if len(_geometries) >= _MOST_GEOMETRIES:
+            _geometries.clear()
+        geometry = _geometries[key] = Geometry(q, k, v, g, beta, lamb, initial_state, cu_seqlens)
+    return geometry
 
 
 def rows_contiguous(tensor: Tensor | None) -> Tensor | None:
     """As the kernels of the GPU want it."""
-    if tensor is None or tensor.device.type == "cpu" or tensor.dim() < 4 or tensor.stride(-1) == 1:
+    if tensor is None or tensor.dim() < 4 or tensor.stride(-1) == 1:
         return tensor
     return tensor.contiguous()
 
 
-def _workspace(plan: Plan, device: torch.device, keep: bool, query, *arguments) -> Tensor | None:
-    """Scratch memory of a call; None: none is needed. Its size is asked for once where `keep` says that it depends on
-    the geometry alone."""
-    if plan.workspace is None or not keep:
-        bytes_ = c_uint64()
-        check(query(plan.options_ref, *arguments, byref(bytes_)))
-        plan.workspace = bytes_.value
-    if plan.workspace == 0:
-        plan.options.workspace = None
-        plan.options.workspace_size = 0
-        return None
-    memory = torch.empty(plan.workspace, dtype=torch.uint8, device=device)
-    plan.options.workspace = memory.data_ptr()
-    plan.options.workspace_size = plan.workspace
-    return memory
+# Offsets of packed sequences, and decays that are not given ----------------------------------------------------------
 
 
-_INPUTS = ("q", "k", "v", "g", "beta", "lamb", "initial_state", "cu_seqlens")
-_OUTPUTS = ("o", "final_state", "chunk_states")
-_OUTPUT_GRADIENTS = ("do", "dht", "chunk_states")
-_INPUT_GRADIENTS = ("dq", "dk", "dv", "dg", "dbeta", "dlamb", "dh0")
-_STEP = ("q", "k", "v", "g", "beta", "lamb", "states", "index", "o")
+_fetched: tuple = (None, -1, None)  # a reference to the last cu_seqlens of a GPU, its version, and its copy
 
 
-def _prepared(kind: str, names, tensors, keyed, device, rule, scale, qk_l2norm, structs) -> Plan:
-    """The thread's plan for this geometry, with the addresses of these tensors. `keyed` are those of the tensors, or extents,
-    that the others' geometry follows from."""
-    threads = torch.get_num_threads() if device.type == "cpu" else 0
-    key = (kind, device, rule, scale, qk_l2norm, threads, *[_geometry(t) for t in keyed])
-    plans = _plans()
-    plan = plans.get(key)
-    if plan is None:
-        plan = plans[key] = Plan(names, tensors, _new_options(device, rule, scale, qk_l2norm))
-        begin = 0
-        for struct in structs:
-            end = begin + len(struct._fields_)
-            plan.refs.append(byref(struct(*plan.pointers(begin, end))))
-            begin = end
+def host_offsets(cu_seqlens: Tensor | None) -> Tensor | None:
+    """cu_seqlens in the memory of the CPU. The last one that came from a GPU is kept: layers share it, and to fetch it makes
+    the CPU wait."""
+    global _fetched
+    if cu_seqlens is None or not cu_seqlens.is_cuda:
+        return cu_seqlens if cu_seqlens is None else cu_seqlens.contiguous()
+    of, version, host = _fetched
+    if of is None or of() is not cu_seqlens or version != cu_seqlens._version:
+        host = cu_seqlens.cpu().contiguous()
+        _fetched = (weakref.ref(cu_seqlens), cu_seqlens._version, host)
+    return host
+
+
+def chunk_count(offsets: Tensor) -> int:
+    values = offsets.tolist()
+    return sum((end - begin + CHUNK - 1) // CHUNK for begin, end in zip(values[:-1], values[1:], strict=True))
+
+
+_zeros: dict[torch.device, Tensor] = {}
+
+
+def zero_on(device: torch.device) -> Tensor:
+    """A zero in the device's memory, which stays there."""
+    zero = _zeros.get(device)
+    if zero is None:
+        zero = torch.zeros((), dtype=torch.float32, device=device)
+        if device.type == "cuda":
+            if torch.cuda.is_current_stream_capturing():
+                return zero  # the graph's own
+            torch.cuda.current_stream(device).synchronize()  # other streams may read it next
+        _zeros[device] = zero
+    return zero
+
+
+# The three calls -----------------------------------------------------------------------------------------------------
+
+
+def _threads(geometry: Geometry) -> int:
+    return 0 if geometry.is_cuda else torch.get_num_threads()
+
+
+def _bind_inputs(plan: Plan, geometry: Geometry, tensors: tuple, offsets: Tensor | None):
+    """Returns what must live until the call is queued."""
     plan.bind(tensors)
-    if device.type == "cuda":
-        plan.options.stream = torch._C._cuda_getCurrentRawStream(device.index)
-    return plan
+    zero = None
+    if tensors[3] is None:
+        zero = zero_on(geometry.device)
+        plan.place(3, zero.data_ptr())
+    if offsets is not None:
+        plan.place(7, offsets.data_ptr())
+    return zero
 
 
-def _set_saved(plan: Plan, saved: Tensor | None) -> None:
-    if saved is None or saved.numel() == 0:
-        plan.options.saved = None
-        plan.options.saved_size = 0
+def forward(
+    geometry: Geometry, tensors: tuple, offsets: Tensor | None, o: Tensor, ht: Tensor | None, states: int, saved: int, count: int,
+    rule: int, scale: float, qk_l2norm: bool,
+) -> None:  # fmt: skip
+    """`tensors` are the seven of Geometry. `states` and `saved` are addresses of memory for what a backward needs of `count`
+    chunks, 0 where nothing is kept."""
+    threads = _threads(geometry)
+    plans = geometry.idle(("forward", rule, scale, qk_l2norm, ht is None, states == 0, threads))
+    if plans:
+        plan = plans.pop()
     else:
-        plan.options.saved = saved.data_ptr()
-        plan.options.saved_size = saved.numel()
+        described = [
+            *geometry.inputs,
+            ("o", o.shape, None, o.dtype),
+            None if ht is None else ("final_state", ht.shape, None, ht.dtype),
+            None if states == 0 else ("chunk_states", (count, *geometry.states[1:]), None, geometry.states_dtype(qk_l2norm)),
+        ]
+        options = geometry.new_options(rule, scale, qk_l2norm, threads)
+        plan = Plan(described, (_library.Inputs, _library.Outputs), options)
+    zero = _bind_inputs(plan, geometry, tensors, offsets)
+    plan.bind((o, ht), 8)
+    if states:
+        _place_saved(plan, geometry, 10, states, saved, count, rule)
+    plan.run(geometry, library.qdelta_forward, library.qdelta_forward_workspace)
+    del zero
+    plans.append(plan)
 
 
-def forward(inputs, outputs, saved: Tensor | None, rule: int, scale: float, qk_l2norm: bool) -> None:
-    """`inputs` and `outputs` in the order of the names above."""
-    device = inputs[0].device
-    structs = (_library.Inputs, _library.Outputs)
-    chunks = None if outputs[2] is None else outputs[2].shape[0]
-    keyed = (*inputs, outputs[1] is None, chunks)
-    plan = _prepared("forward", _INPUTS + _OUTPUTS, inputs + outputs, keyed, device, rule, scale, qk_l2norm, structs)
-    _set_saved(plan, saved)
-    memory = _workspace(plan, device, inputs[7] is None, library.qdelta_forward_workspace, *plan.refs)
-    check(library.qdelta_forward(plan.options_ref, *plan.refs))
-    del memory  # on a GPU its bytes are handed out again in the order of the stream
+def _place_saved(plan: Plan, geometry: Geometry, at: int, states: int, saved: int, count: int, rule: int) -> None:
+    plan.place(at, states)
+    if geometry.packed:
+        plan.shapes[at][0] = count
+    if saved:
+        plan.options.saved = saved
+        plan.options.saved_size = count * geometry.HV * saved_bytes(geometry.device, rule)
 
 
-def backward(inputs, d_out, d_in, saved: Tensor | None, rule: int, scale: float, qk_l2norm: bool) -> None:
-    device = inputs[0].device
-    structs = (_library.Inputs, _library.OutputGradients, _library.InputGradients)
-    names = _INPUTS + _OUTPUT_GRADIENTS + _INPUT_GRADIENTS
-    keyed = (*inputs, *d_out)
-    plan = _prepared("backward", names, inputs + d_out + d_in, keyed, device, rule, scale, qk_l2norm, structs)
-    _set_saved(plan, saved)
-    memory = _workspace(plan, device, inputs[7] is None, library.qdelta_backward_workspace, *plan.refs)
-    check(library.qdelta_backward(plan.options_ref, *plan.refs))
-    del memory
+def backward(
+    geometry: Geometry, tensors: tuple, offsets: Tensor | None, do: Tensor, dht: Tensor | None, states: int, saved: int, count: int,
+    gradients: tuple, rule: int, scale: float, qk_l2norm: bool,
+) -> None:  # fmt: skip
+    """`gradients` of the seven tensors, contiguous and of their types; None for those that are not given, but g."""
+    threads = _threads(geometry)
+    about_dht = None if dht is None else ("dht", dht.shape, dht.stride(), dht.dtype)
+    plans = geometry.idle(("backward", rule, scale, qk_l2norm, do.stride(), do.dtype, about_dht, threads))
+    if plans:
+        plan = plans.pop()
+    else:
+        described = [
+            *geometry.inputs,
+            ("do", do.shape, do.stride(), do.dtype),
+            about_dht,
+            ("chunk_states", (count, *geometry.states[1:]), None, geometry.states_dtype(qk_l2norm)),
+            *[None if x is None else ("d", x.shape, None, x.dtype) for x in gradients],
+        ]
+        options = geometry.new_options(rule, scale, qk_l2norm, threads)
+        plan = Plan(described, (_library.Inputs, _library.OutputGradients, _library.InputGradients), options)
+    zero = _bind_inputs(plan, geometry, tensors, offsets)
+    plan.bind((do, dht), 8)
+    _place_saved(plan, geometry, 10, states, saved, count, rule)
+    plan.bind(gradients, 11)
+    plan.run(geometry, library.qdelta_backward, library.qdelta_backward_workspace)
+    del zero
+    plans.append(plan)
 
 
-def step(arguments, rule: int, scale: float, qk_l2norm: bool) -> None:
-    """One token for each row, in place on the states. `arguments` in the order of _STEP."""
-    device = arguments[0].device
-    plan = _prepared("step", _STEP, arguments, arguments, device, rule, scale, qk_l2norm, (_library.StepArguments,))
-    check(library.qdelta_step(plan.options_ref, *plan.refs))
+def step(geometry: Geometry, tensors: tuple, states: Tensor, o: Tensor, rule: int, scale: float, qk_l2norm: bool) -> None:
+    """Sequences of one token, in place on `states`."""
+    threads = _threads(geometry)
+    plans = geometry.idle(("step", rule, scale, qk_l2norm, threads))
+    if plans:
+        plan = plans.pop()
+    else:
+        without_time = [
+            None if about is None else (about[0], (about[1][0], *about[1][2:]), (about[2][0], *about[2][2:]), about[3])
+            for about in geometry.inputs[:6]
+        ]
+        described = [
+            *without_time,
+            ("states", states.shape, None, states.dtype),
+            None,
+            ("o", (o.shape[0], *o.shape[2:]), None, o.dtype),
+        ]
+        plan = Plan(described, (_library.StepArguments,), geometry.new_options(rule, scale, qk_l2norm, threads))
+    zero = None
+    plan.bind(tensors[:6])
+    if tensors[3] is None:
+        zero = zero_on(geometry.device)
+        plan.place(3, zero.data_ptr())
+    plan.bind((states, None, o), 6)
+    plan.run(geometry, library.qdelta_step)
+    del zero
+    plans.append(plan)
 
 
 _saved_bytes: dict = {}
@@ -228,24 +348,17 @@ def saved_bytes(device: torch.device, rule: int) -> int:
         return 0
     if rule not in _saved_bytes:
         # Tensors of one chunk and head whose memory nobody looks at: also where PyTorch only traces.
+        where = DLDevice(CUDA, device.index or 0)
+
         def described(*shape: int) -> DLTensor:
             extents = (c_int64 * len(shape))(*shape)
-            return DLTensor(CHUNK, DLDevice(CUDA, device.index or 0), len(shape), _TYPES[torch.float32], extents, None, 0)
+            return DLTensor(CHUNK, where, len(shape), _TYPES[torch.float32], extents, None, 0)
 
         values, gates = described(1, CHUNK, 1, 16), described(1, CHUNK, 1)
         inputs = _library.Inputs(*[pointer(values)] * 3, *[pointer(gates)] * 3, None, None)
-        options = _new_options(torch.device("cuda", device.index or 0), rule, 1.0, True)
-        bytes_ = c_uint64()
-        check(library.qdelta_saved_size(byref(options), byref(inputs), byref(bytes_)))
-        _saved_bytes[rule] = bytes_.value
+        options = _library.new_options()
+        options.rule, options.form, options.qk_l2norm, options.device = rule, _AUTO, 1, where
+        size = c_uint64()
+        check(library.qdelta_saved_size(byref(options), byref(inputs), byref(size)))
+        _saved_bytes[rule] = size.value
     return _saved_bytes[rule]
-
-
-def rule_number(rule: str) -> int:
-    try:
-        return RULES.index(rule)
-    except ValueError:
-        raise ValueError(f"rule is {rule!r}, expected one of {', '.join(RULES)}") from None
-
-
-__all__ = ["CHUNK", "backward", "forward", "host_offsets", "rows_contiguous", "rule_number", "saved_bytes", "step"]

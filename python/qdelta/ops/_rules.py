@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from . import _registered
+from . import _eager, _registered
+from ._arguments import check_arguments
 
 Tensor = torch.Tensor
 
@@ -26,75 +27,15 @@ def _refuse(kwargs: dict, ignored: tuple[str, ...] = ("chunk_size", "chunk_indic
         raise TypeError(f"{unknown[0]} is no argument of this function")
 
 
-def _check(name: str, tensor: Tensor | None, q: Tensor, shape: tuple, axes: str) -> None:
-    if tensor is None:
-        return
-    if tensor.device != q.device:
-        raise ValueError(f"{name} is on {tensor.device}, but q is on {q.device}")
-    if tuple(tensor.shape) != shape:
-        raise ValueError(f"{name} has shape {list(tensor.shape)}, expected {axes} = {list(shape)}")
-    if tensor.dtype not in (torch.float32, torch.bfloat16):
-        raise TypeError(f"{name} is {tensor.dtype}, expected torch.float32 or torch.bfloat16")
-
-
-_checked: set = set()  # geometries that were found right
-_MOST_CHECKED = 1024
-
-
-def _check_once(*tensors) -> None:
-    """The checks below, for a geometry that was not seen before."""
-    if torch.compiler.is_compiling():
-        return _check_all(*tensors)
-    key = tuple([(t.shape, t.dtype, t.device) if isinstance(t, Tensor) else t for t in tensors])
-    try:
-        if key in _checked:
-            return None
-    except TypeError:  # not even a key
-        return _check_all(*tensors)
-    _check_all(*tensors)
-    if len(_checked) > _MOST_CHECKED:
-        _checked.clear()
-    _checked.add(key)
-    return None
-
-
-def _check_all(q, k, v, g, beta, lamb, initial_state, cu_seqlens) -> None:
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} is {type(tensor).__name__}, expected a tensor")
-        if tensor.dim() != 4:
-            raise ValueError(f"{name} has shape {list(tensor.shape)}, expected [B, T, H, width]")
-    if q.device.type not in ("cpu", "cuda"):
-        raise ValueError(f"q is on {q.device}; qdelta computes on cpu and cuda")
-    B, T, H, K = q.shape
-    HV, V = v.shape[2], v.shape[3]
-    if K == 0 or H == 0:
-        raise ValueError(f"q has shape {list(q.shape)}: heads and widths must not be empty")
-    if HV == 0 or HV % H != 0:
-        raise ValueError(f"v has {HV} heads, which is not a multiple of the {H} heads of q and k")
-    _check("q", q, q, (B, T, H, K), "[B, T, H, K]")
-    _check("k", k, q, (B, T, H, K), "[B, T, H, K]")
-    _check("v", v, q, (B, T, HV, V), "[B, T, HV, V]")
-    for name, gate in (("g", g), ("beta", beta), ("lamb", lamb)):
-        _check(name, gate, q, (B, T, HV), "[B, T, HV]")
-    N = B
-    if cu_seqlens is not None:
-        if B != 1:
-            raise ValueError(f"with cu_seqlens the sequences are packed into one row, but q has batch {B}")
-        if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"cu_seqlens is {cu_seqlens.dtype} {list(cu_seqlens.shape)}, expected N + 1 integers")
-        N = cu_seqlens.shape[0] - 1
-    _check("initial_state", initial_state, q, (N, HV, K, V), "[N, HV, K, V]")
-
-
-def _cast_for_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind):
-        return tensors
+def _cast_for_autocast(given: tuple, cu_seqlens: Tensor | None, kind: str) -> tuple:
     dtype = torch.get_autocast_dtype(kind)
     if dtype != torch.bfloat16:
         raise TypeError(f"autocast is to {dtype}; qdelta has kernels for torch.bfloat16 and torch.float32")
-    return tuple(t.to(dtype) for t in tensors)
+    q, k, v, *rest = given
+    if q.dtype == k.dtype == v.dtype == dtype:
+        return given
+    check_arguments(*given, cu_seqlens)  # a type that is refused elsewhere is not cast either
+    return q.to(dtype), k.to(dtype), v.to(dtype), *rest
 
 
 def recurrence(
@@ -117,23 +58,25 @@ def recurrence(
     does not read them; a missing g is no decay."""
     if state_v_first and initial_state is not None:
         initial_state = initial_state.transpose(-1, -2)
-    _check_once(q, k, v, g, beta, lamb, initial_state, cu_seqlens)
-    q, k, v = _cast_for_autocast(q, k, v)
-    if initial_state is not None:
-        initial_state = initial_state.float()
+    given = (q, k, v, g, beta, lamb, initial_state)
+    plain = _eager.is_plain(given, cu_seqlens)
+    if not plain:
+        check_arguments(*given, cu_seqlens)
+    kind = "cuda" if q.is_cuda else "cpu"
+    if torch.is_autocast_enabled(kind):
+        given = _cast_for_autocast(given, cu_seqlens, kind)
+    if initial_state is not None and initial_state.dtype == torch.bfloat16:
+        given = (*given[:6], initial_state.float())
     if scale is None:
-        scale = q.shape[-1] ** -0.5
+        scale = q.shape[-1] ** -0.5 if q.dim() == 4 and q.shape[3] > 0 else 1.0
     elif scale == 0:
         raise ValueError("scale is 0: all outputs would be zero")
-    given = (q, k, v, g, beta, lamb, initial_state)
-    save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
-    offsets = cu_seqlens_cpu if cu_seqlens_cpu is not None and cu_seqlens is not None else cu_seqlens
-    o, ht, _, _ = _registered.recurrence(
-        *given, offsets, rule, float(scale), use_qk_l2norm_in_kernel, output_final_state, save
-    )
-    if not output_final_state:
-        return o, None
-    return o, ht.transpose(-1, -2) if state_v_first else ht
+    else:
+        scale = float(scale)
+    offsets = cu_seqlens if cu_seqlens_cpu is None or cu_seqlens is None else cu_seqlens_cpu
+    run = _eager.recurrence if plain else _registered.recurrence
+    o, ht = run(given, offsets, rule, scale, bool(use_qk_l2norm_in_kernel), bool(output_final_state))
+    return o, ht.transpose(-1, -2) if state_v_first and output_final_state else ht
 
 
 # Q-Delta ---------------------------------------------------------------------------------------------------------------
