@@ -1,8 +1,8 @@
 /* Q-Delta on a GPU from C: tensors, workspace and stream are the caller's, and the call returns before the GPU is done.
  * Checks the result against the CPU's.
  *
- *     cc q_delta_cuda.c $(pkg-config --cflags --libs qdelta) -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart
- * -lm
+ *     CUDA=/usr/local/cuda
+ *     cc q_delta_cuda.c $(pkg-config --cflags --libs qdelta) -I$CUDA/include -L$CUDA/lib64 -lcudart -lm
  */
 #include <cuda_runtime_api.h>
 #include <math.h>

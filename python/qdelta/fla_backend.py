@@ -18,6 +18,7 @@ from . import ops
 _FUNCTIONS = {
     "chunk_gated_delta_rule": ("fla.ops.gated_delta_rule.chunk", "gated_delta_rule"),
     "fused_recurrent_simple_gla": ("fla.ops.simple_gla.fused_recurrent", None),
+    "fused_chunk_simple_gla": ("fla.ops.simple_gla.fused_chunk", None),
 }
 
 
@@ -32,8 +33,7 @@ def _verifier(name: str):
             return False, str(error)
         given.apply_defaults()
         arguments = given.arguments
-        extra = arguments.get("kwargs", {})
-        if extra.get("cp_context") is not None:
+        if {**arguments, **arguments.get("kwargs", {})}.get("cp_context") is not None:
             return False, "qdelta has no context parallelism"
         if arguments.get("reverse"):
             return False, "qdelta reads sequences from the front"
@@ -56,7 +56,6 @@ def _call(name: str):
     function = getattr(ops, name)
 
     def call(*args, **kwargs):
-        kwargs.pop("cp_context", None)
         return function(*args, **kwargs)
 
     call.__name__ = name

@@ -22,7 +22,7 @@ def registered():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_functions_of_fla_run_on_our_kernels(registered, device):
-    assert "chunk_gated_delta_rule" in registered
+    assert registered == ["chunk_gated_delta_rule", "fused_recurrent_simple_gla", "fused_chunk_simple_gla"]
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
     i = {name: x.requires_grad_() for name, x in make_inputs(device, V=48).items()}
@@ -37,11 +37,14 @@ def test_functions_of_fla_run_on_our_kernels(registered, device):
 
 
 def test_functions_with_a_registry_of_their_own(registered):
-    from fla.ops.simple_gla import fused_recurrent_simple_gla
+    from fla.ops.simple_gla import fused_chunk_simple_gla, fused_recurrent_simple_gla
 
     i = make_inputs(H=4)
     o, _ = fused_recurrent_simple_gla(i["q"], i["k"], i["v"], i["g"])
     assert torch.equal(o, ops.fused_recurrent_simple_gla(i["q"], i["k"], i["v"], i["g"])[0])
+    o, ht = fused_chunk_simple_gla(i["q"], i["k"], i["v"], i["g"], output_final_state=True)
+    for got, wanted in zip((o, ht), ops.chunk_simple_gla(i["q"], i["k"], i["v"], i["g"], output_final_state=True), strict=True):
+        assert torch.equal(got, wanted)
 
 
 def test_what_is_not_taken(registered):
@@ -86,3 +89,21 @@ def test_a_model_of_fla_unchanged(registered, monkeypatch):
     gradients = dict(ours.named_parameters())
     for name, parameter in model.named_parameters():
         assert relative(parameter.grad, gradients[name].grad) < 1e-2, name
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="no GPU here: FLA's models are Triton")
+def test_a_delta_net_of_fla_in_the_engine(tmp_path):
+    """FLA's own DeltaNet, saved by it, read natively: its logits."""
+    theirs = pytest.importorskip("fla.models")
+    for options in ({}, {"use_gate": True, "qk_norm": "l2", "qk_activation": "silu"}):
+        shape = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 2, "initializer_range": 0.1}
+        torch.manual_seed(0)
+        model = theirs.DeltaNetForCausalLM(theirs.DeltaNetConfig(**shape, fuse_cross_entropy=False, **options)).cuda().eval()
+        ids = torch.randint(0, 97, (2, 50), device="cuda")
+        with torch.no_grad():
+            logits = model(ids, use_cache=False).logits
+        folder = tmp_path / str(len(options))
+        model.save_pretrained(folder)
+        for device in ("cpu", "cuda"):
+            native = qdelta.LanguageModel.load(folder, device=device, dtype="f32").logits(ids.cpu().numpy())
+            assert relative(torch.from_numpy(native), logits) < 1e-3, (device, options)

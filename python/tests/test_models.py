@@ -87,6 +87,27 @@ def test_saved_folders_load_natively_and_again(name, device, tmp_path):
         assert relative(third(ids().to(device)).logits, logits) < 1e-6
 
 
+@pytest.mark.parametrize("rule", [*RULES, "mamba", "q_delta,mamba"])
+def test_natively_trained_runs(rule, binary, tmp_path):
+    """A run of the engine's own: its checkpoint, as transformers and as the engine itself read it."""
+    text, run = tmp_path / "text", tmp_path / "run"
+    text.write_text("The river runs past the mill. " * 100)
+    flags = ["--threads", 1, "--steps", 2, "--rows", 1, "--seq-len", 64, "--hidden-size", 32, "--layers", 2, "--heads", 2, "--head-dim", 8]
+    command = [binary, "train", "--text", text, "--out", run, "--rule", rule, *flags]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (run / "checkpoints").glob("step-*")
+    native = qdelta.LanguageModel.load(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    prompt = AutoTokenizer.from_pretrained(folder)("past the mill", return_tensors="pt").input_ids
+    assert prompt[0].tolist() == native.encode("past the mill")
+    with torch.no_grad():
+        logits = model(prompt).logits
+    assert relative(torch.from_numpy(native.logits(prompt.numpy())), logits) < 1e-5
+    new = model.generate(prompt, max_new_tokens=5, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert new[0, prompt.shape[1] :].tolist() == native.generate(prompt[0].tolist(), 5, temperature=0)
+
+
 @devices
 @pytest.mark.parametrize("name", [*RULES, "mamba", "mixed", "no_conv_no_gate"])
 def test_cache_and_generation(name, device, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 
 import pytest
@@ -188,6 +189,33 @@ def test_names_of_fla(device):
                 assert relative(got, wanted) < 2e-5, function
                 assert relative(ht, states) < 2e-5, function
                 assert function(*arguments, **options)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "names"),
+    [
+        ("gated_delta_rule", ["chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"]),
+        ("delta_rule", ["chunk_delta_rule", "fused_recurrent_delta_rule"]),
+        ("simple_gla", ["chunk_simple_gla", "fused_recurrent_simple_gla", "fused_chunk_simple_gla"]),
+        ("retention", ["chunk_retention", "fused_recurrent_retention"]),
+        ("linear_attn", ["chunk_linear_attn", "fused_recurrent_linear_attn"]),
+    ],
+)
+def test_signatures_of_fla(folder, names):
+    """Ours begin with FLA's parameters, in their order and with their defaults."""
+    pytest.importorskip("fla")
+    try:
+        module = importlib.import_module(f"fla.ops.{folder}")
+    except Exception as error:  # Triton without a GPU
+        pytest.skip(f"flash-linear-attention cannot be imported here: {error}")
+
+    def parameters(function):
+        found = inspect.signature(inspect.unwrap(function)).parameters.values()
+        return [(p.name, p.default, p.kind) for p in found if p.kind != inspect.Parameter.VAR_KEYWORD]
+
+    for name in names:
+        theirs, ours = parameters(getattr(module, name)), parameters(getattr(ops, name))
+        assert ours[: len(theirs)] == theirs, name
 
 
 def test_retention_is_a_fixed_decay():

@@ -72,7 +72,13 @@ def _with_rows(tensors: tuple) -> tuple:
     return tuple(map(_call.rows_contiguous, tensors)) if tensors[0].is_cuda else tensors
 
 
+def _no_decay(v: Tensor) -> Tensor:
+    """g of rules without one: a zero that all tokens share. Made at every call, because a compiler's graph may own the memory."""
+    return torch.zeros((), device=v.device).expand(v.shape[:3])
+
+
 def _forward(q, k, v, g, beta, lamb, initial_state, cu_seqlens, rule, scale, qk_l2norm, final_state, save):
+    g = _no_decay(v) if g is None else g
     given = _with_rows((q, k, v, g, beta, lamb, initial_state))
     geometry = _call.geometry_of(*given, cu_seqlens, check_arguments)
     options = (_call.rule_number(rule), scale, qk_l2norm)
@@ -105,6 +111,7 @@ def _backward(
     q, k, v, g, beta, lamb, initial_state, cu_seqlens, do, dht, chunk_states, saved, rule, scale, qk_l2norm
 ):
     gradients = _new_gradients(q, k, v, g, beta, lamb, initial_state)
+    g = _no_decay(v) if g is None else g
     do = torch.zeros_like(v) if do is None else do
     *given, do, dht = _with_rows((q, k, v, g, beta, lamb, initial_state, do, dht))
     geometry = _call.geometry_of(*given, cu_seqlens, check_arguments)

@@ -150,13 +150,15 @@ def chunk_gated_delta_rule(
     state_v_first: bool = False,
     cu_seqlens: Tensor | None = None,
     cu_seqlens_cpu: Tensor | None = None,
+    chunk_indices: Tensor | None = None,
+    cp_context=None,
     use_gate_in_kernel: bool = False,
     A_log: Tensor | None = None,
     dt_bias: Tensor | None = None,
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
-    """Gated DeltaNet; g is the log of the decay, g and beta are [B, T, HV]."""
-    _refuse(kwargs)
+    """Gated DeltaNet; g is the log of the decay, g and beta are [B, T, HV]. chunk_indices are not needed here."""
+    _refuse({**kwargs, "cp_context": cp_context})
     return _gated_delta_rule(
         q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel,
         A_log, dt_bias, use_beta_sigmoid_in_kernel, allow_neg_eigval, state_v_first, cu_seqlens, cu_seqlens_cpu,
@@ -318,6 +320,21 @@ def fused_recurrent_simple_gla(
     return chunk_simple_gla(
         q, k, v, g, g_gamma, scale, initial_state, output_final_state, state_v_first, cu_seqlens, **kwargs
     )
+
+
+def fused_chunk_simple_gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    g_gamma: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """As chunk_simple_gla."""
+    return chunk_simple_gla(q, k, v, g, g_gamma, scale, initial_state, output_final_state, cu_seqlens=cu_seqlens)
 
 
 def _sequence_starts(cu_seqlens: Tensor, tokens: int) -> Tensor:
