@@ -64,7 +64,7 @@ void add_bench(CLI::App& app) {
   group->footer(
       "Examples:\n"
       "  qdelta bench op                                               the operator by itself\n"
-      "  qdelta bench train --hidden-size 512 --layers 8 --batch 1,4   training steps\n"
+      "  qdelta bench train --hidden-size 512 --layers 8 --rows 1,4    training steps\n"
       "  qdelta bench generate --model-config configs/340M.json        reading a prompt and decoding\n"
       "  qdelta bench serve --model-config configs/340M.json           the same behind HTTP, with many clients\n"
       "  qdelta bench op --json before.json                            and after a change:\n"

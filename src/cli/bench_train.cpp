@@ -9,6 +9,7 @@
 #include "bench/train_bench.h"
 #include "cli/bench_common.h"
 #include "cli/device_flags.h"
+#include "cli/help_format.h"
 #include "cli/memory_hint.h"
 #include "cli/recompute_flag.h"
 #include "model/parameters.h"
@@ -88,10 +89,12 @@ void add_bench_train(CLI::App& group) {
   CLI::App* command = group.add_subcommand("train", "Training steps of a random model");
   auto flags = std::make_shared<TrainBenchFlags>();
   bench::TrainBenchOptions& options = flags->options;
-  command->add_option("--batch", options.batches, "Sequences of a step, comma-separated")
-      ->delimiter(',')
-      ->capture_default_str();
-  command->add_option("--tokens", options.tokens, "Of a sequence")->capture_default_str();
+  CLI::Option* rows = command->add_option("--rows", options.batches, "Sequences of a step, comma-separated")
+                          ->delimiter(',')
+                          ->capture_default_str();
+  CLI::Option* length = command->add_option("--seq-len", options.tokens, "Tokens of each")->capture_default_str();
+  former_name(*command, "--batch", options.batches, rows)->delimiter(',');
+  former_name(*command, "--tokens", options.tokens, length);
   command->add_option("--steps", options.steps, "Steps to time, after one that is not")->capture_default_str();
   add_recompute(*command, options.recompute);
   flags->device.add_to(*command);
@@ -108,9 +111,9 @@ void add_bench_train(CLI::App& group) {
       "measurement "
       "before and one after. The\nvocabulary is small unless you say otherwise: products with a large one run at the "
       "limit and would flatter the rest.\n\n"
-      "Example:  qdelta bench train --hidden-size 512 --layers 8 --batch 1,4 --json train.json");
+      "Example:  qdelta bench train --hidden-size 512 --layers 8 --rows 1,4 --json train.json");
   command->callback([flags] {
-    with_memory_hint("lower --batch or --tokens, give --recompute some or all, or take a smaller model",
+    with_memory_hint("lower --rows or --seq-len, give --recompute some or all, or take a smaller model",
                      [&] { run(*flags); });
   });
 }

@@ -13,6 +13,12 @@ namespace qdelta {
 // messages.)
 inline constexpr const char* kHiddenGroup = "Hidden";
 
+// A name that an option had in an earlier version: it counts, where the present one is not given.
+template <class Value>
+CLI::Option* former_name(CLI::App& command, const std::string& name, Value& value, CLI::Option* present) {
+  return command.add_option(name, value)->group(kHiddenGroup)->excludes(present);
+}
+
 // The parser's own layout, but what must be given is marked whatever its value is called, and flags are shown without
 // the value that they stand for.
 class HelpFormat : public CLI::Formatter {

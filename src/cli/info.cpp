@@ -137,13 +137,16 @@ void add_info(CLI::App& app) {
       "Only config.json is read.\n\n"
       "Examples:\n"
       "  qdelta info --json | jq .simd.target\n"
-      "  qdelta info --model configs/340M.json --batch 8 --tokens 2048\n"
+      "  qdelta info --model configs/340M.json --rows 8 --seq-len 2048\n"
       "  qdelta info --model run");
   auto options = std::make_shared<ModelInfoOptions>();
   info->add_flag("--json", options->json, "Print JSON");
   CLI::Option* model = info->add_option("--model", options->model, "A model folder, a run, or a config.json");
-  info->add_option("--batch", options->batch, "Sequences of a training batch")->needs(model)->capture_default_str();
-  info->add_option("--tokens", options->tokens, "Tokens of each")->needs(model)->capture_default_str();
+  CLI::Option* rows = info->add_option("--rows", options->rows, "Sequences of a training batch");
+  CLI::Option* length = info->add_option("--seq-len", options->seq_len, "Tokens of each");
+  for (CLI::Option* option : {rows, length}) option->needs(model)->capture_default_str();
+  former_name(*info, "--batch", options->rows, rows)->needs(model);
+  former_name(*info, "--tokens", options->seq_len, length)->needs(model);
   info->callback([options, model] {
     if (model->count() > 0) {
       options->model = model_folder(options->model);

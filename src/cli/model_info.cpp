@@ -93,7 +93,7 @@ void print_for_people(const ModelInfoOptions& options, const ModelConfig& c, con
   }
   line("Weights", size_text(sizes.weight_bytes));
   line("State", fmt::format("{} per sequence, whatever its length", size_text(sizes.state_bytes)));
-  fmt::print("\nMemory for training on batches of {} x {} tokens\n", options.batch, options.tokens);
+  fmt::print("\nMemory for training on batches of {} x {} tokens\n", options.rows, options.seq_len);
   line("  gradients", size_text(sizes.weight_bytes));
   line("  optimizer", fmt::format("{} (two moments)", size_text(sizes.optimizer_bytes)));
   line("  activations",
@@ -122,8 +122,8 @@ nlohmann::ordered_json for_machines(const ModelInfoOptions& options, const Model
                                      {"weight_bytes", sizes.weight_bytes},
                                      {"state_bytes", sizes.state_bytes},
                                      {"training",
-                                      {{"batch", options.batch},
-                                       {"tokens", options.tokens},
+                                      {{"batch", options.rows},
+                                       {"tokens", options.seq_len},
                                        {"gradient_bytes", sizes.weight_bytes},
                                        {"optimizer_bytes", sizes.optimizer_bytes},
                                        {"activation_bytes", sizes.activation_bytes},
@@ -145,10 +145,10 @@ std::string size_text(std::int64_t bytes) {
 
 void print_model_info(const ModelInfoOptions& options) {
   constexpr std::int64_t kMost = std::int64_t{1} << 20;
-  require(options.batch > 0 && options.batch <= kMost, "--batch is {}, expected 1 to {}", options.batch, kMost);
-  require(options.tokens > 0 && options.tokens <= kMost, "--tokens is {}, expected 1 to {}", options.tokens, kMost);
+  require(options.rows > 0 && options.rows <= kMost, "--rows is {}, expected 1 to {}", options.rows, kMost);
+  require(options.seq_len > 0 && options.seq_len <= kMost, "--seq-len is {}, expected 1 to {}", options.seq_len, kMost);
   const ModelConfig config = load_config(options.model);
-  const ModelSizes sizes = sizes_of(ParameterLayout(config), options.batch, options.tokens);
+  const ModelSizes sizes = sizes_of(ParameterLayout(config), options.rows, options.seq_len);
   if (options.json) {
     const auto replace = nlohmann::ordered_json::error_handler_t::replace;  // a path may have any bytes
     fmt::print("{}\n", for_machines(options, config, sizes).dump(2, ' ', false, replace));

@@ -8,7 +8,7 @@ namespace qdelta {
 
 struct ModelInfoOptions {
   std::string model;  // a config.json, or a folder that holds one
-  std::int64_t batch = 8, tokens = 512;
+  std::int64_t rows = 8, seq_len = 512;
   bool json = false;
 };
 

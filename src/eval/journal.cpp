@@ -1,6 +1,5 @@
 #include "eval/journal.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,13 +9,13 @@
 #include "data/checked_json.h"
 #include "eval/data_file.h"
 #include "io/folder_lock.h"
+#include "io/regular_file.h"
 #include "io/run_log.h"
 
 namespace qdelta::eval {
 
 Journal::Journal(const std::string& path, const std::string& key, bool restart) : path_(path) {
-  file_ = FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!file_) fail(Status::io, "cannot write {}: {}", path, reason_of(errno));
+  file_ = open_regular_file_to_append(path);
   lock_file(file_, path);
   std::string text = restart ? "" : read_whole(path);
   text.resize(text.rfind('\n') + 1);  // npos + 1 is 0

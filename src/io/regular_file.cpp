@@ -12,17 +12,22 @@
 namespace qdelta {
 namespace {
 
-// Not open, with errno, where the path cannot be opened. Throws where it can and is no regular file.
-FileDescriptor try_open(const std::string& path) {
+// Not open, with errno, where the path cannot be opened. Throws where it can and is no regular file; `what` says what
+// it was opened for.
+FileDescriptor try_open(const std::string& path, int flags = O_RDONLY, const char* what = "read") {
   // A path with a NUL in it would be cut there by the system call, and another file opened.
   if (path.find('\0') != std::string::npos) fail(Status::io, "cannot open {}: the path has a NUL byte", path.c_str());
-  // Without O_NONBLOCK, opening a named pipe would wait for a writer before we could say that it is not a file.
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  // Without O_NONBLOCK, opening a named pipe would wait for its other end before we could say that it is not a file.
+  FileDescriptor file(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666));
+  const auto is_no_file = [&] {
+    fail(Status::io, "cannot {} {}: it is a device, pipe or socket, not a file", what, path);
+  };
+  if (!file && errno == ENXIO) is_no_file();  // a pipe that nobody reads, a socket
   if (!file) return file;
   struct stat info {};
-  if (::fstat(file.get(), &info) != 0) fail(Status::io, "cannot read {}: {}", path, reason_of(errno));
-  if (S_ISDIR(info.st_mode)) fail(Status::io, "cannot read {}: {}", path, reason_of(EISDIR));
-  if (!S_ISREG(info.st_mode)) fail(Status::io, "cannot read {}: it is a device, pipe or socket, not a file", path);
+  if (::fstat(file.get(), &info) != 0) fail(Status::io, "cannot {} {}: {}", what, path, reason_of(errno));
+  if (S_ISDIR(info.st_mode)) fail(Status::io, "cannot {} {}: {}", what, path, reason_of(EISDIR));
+  if (!S_ISREG(info.st_mode)) is_no_file();
   return file;
 }
 
@@ -46,6 +51,12 @@ std::string read_all(const FileDescriptor& file, const std::string& path, std::s
 FileDescriptor open_regular_file(const std::string& path) {
   FileDescriptor file = try_open(path);
   if (!file) fail(Status::io, "cannot open {}: {}", path, reason_of(errno));
+  return file;
+}
+
+FileDescriptor open_regular_file_to_append(const std::string& path) {
+  FileDescriptor file = try_open(path, O_WRONLY | O_CREAT | O_APPEND, "write");
+  if (!file) fail(Status::io, "cannot write {}: {}", path, reason_of(errno));
   return file;
 }
 

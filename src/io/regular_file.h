@@ -1,4 +1,5 @@
-// Files that are read: regular ones only. A named pipe or a device could make whoever reads it wait for ever.
+// Files that are read or appended to: regular ones only. A named pipe or a device could make whoever opens it wait for
+// ever.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +12,9 @@ namespace qdelta {
 
 // Opens a file for reading and does not wait. Throws Error(io) where there is none, or it is no regular file.
 [[nodiscard]] FileDescriptor open_regular_file(const std::string& path);
+// The same for writing at its end; where there is none it is made, for all to read and, if the umask lets them, to
+// write.
+[[nodiscard]] FileDescriptor open_regular_file_to_append(const std::string& path);
 
 inline constexpr std::size_t kMostOfAText = std::size_t{1} << 30U;
 

@@ -1,6 +1,5 @@
 #include "io/run_log.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
@@ -223,11 +222,7 @@ RunLog RunLog::resume(const std::string& path, std::int64_t step, const std::fun
 }
 
 RunLog::RunLog(std::string path, std::int64_t last_step)
-    : path_(std::move(path)),
-      file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)),
-      last_step_(last_step) {
-  if (!file_) fail(Status::io, "cannot write {}: {}", path_, reason_of(errno));
-}
+    : path_(std::move(path)), file_(open_regular_file_to_append(path_)), last_step_(last_step) {}
 
 void RunLog::append(const RunRecord& record) {
   require(record.step > last_step_, "the log {} already goes to step {}; step {} cannot follow", path_, last_step_,

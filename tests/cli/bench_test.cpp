@@ -20,10 +20,13 @@ TEST(Bench, HelpTeaches) {
     EXPECT_EQ(result.status, 0) << name;
     for (const char* piece :
          {"--model-config", "--hidden-size", "--layers", "--heads", "--head-dim", "--vocab-size", "4096", "--rule",
-          "--batch", "--tokens", "--threads", "--json", "--baseline", "--tolerance", "limit", "medians", "Example"}) {
+          "--threads", "--json", "--baseline", "--tolerance", "limit", "medians", "Example"}) {
       EXPECT_TRUE(contains(result.out, piece)) << name << ": " << piece;
     }
   }
+  const std::string train = run_qdelta({"bench", "train", "--help"}).out;
+  for (const char* piece : {"--rows", "--seq-len"}) EXPECT_TRUE(contains(train, piece)) << piece;
+  for (const char* former : {"--batch", "--tokens"}) EXPECT_FALSE(contains(train, former)) << former;
   const std::string group = run_qdelta({"bench", "--help"}).out;
   for (const char* name : {"op", "train", "generate"}) EXPECT_TRUE(contains(group, name)) << group;
 }
@@ -33,7 +36,7 @@ TEST(Bench, Train) {
   const std::string file = folder.file("train.json");
   const RunResult result = run_qdelta(
       with({"bench", "train"},
-           with(kTiny, {"--batch", "1,2", "--tokens", "20", "--steps", "1", "--threads", "1", "--json", file})));
+           with(kTiny, {"--rows", "1,2", "--seq-len", "20", "--steps", "1", "--threads", "1", "--json", file})));
   ASSERT_EQ(result.status, 0) << result.err;
   for (const char* piece :
        {"q_delta, 2 layers of width 32, 2 heads of 16 x 32, vocabulary of 50", "parameters", "batch", "ms per step",
@@ -226,12 +229,15 @@ TEST(Bench, BadOptionsAreNamed) {
     fails({name, "--model-config", "/nowhere/config.json"}, 1, {"/nowhere/config.json"});
     fails({name, "--hidden-size", "0"}, 1, {"hidden_size is 0"});
     fails({name, "--hidden-size", "wide"}, 2, {"--hidden-size", "wide"});
-    fails({name, "--batch", "0"}, 1, {"batch", "0"});
+    fails({name, "--batch", "0"}, 1, {"batch", "0"});  // of train the former names, which still count
     fails({name, "--batch", "1,x"}, 2, {"--batch"});
     fails({name, "--tokens", "0"}, 1, {"token", "0"});
     fails({name, "--speed", "high"}, 2, {"--speed"});
   }
   fails({"train", "--steps", "0"}, 1, {"step", "0"});
+  fails({"train", "--rows", "0"}, 1, {"batch", "0"});
+  fails({"train", "--seq-len", "0"}, 1, {"token", "0"});
+  fails({"train", "--rows", "1", "--batch", "2"}, 2, {"--rows", "--batch"});
   fails({"generate", "--prompt", "-1"}, 1, {"prompt", "-1"});
 }
 

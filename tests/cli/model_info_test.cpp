@@ -35,7 +35,7 @@ TEST(ModelInfo, PublishedSizes) {
 }
 
 TEST(ModelInfo, ForPeople) {
-  const RunResult result = run_qdelta({"info", "--model", config_path("340M"), "--batch", "2", "--tokens", "1024"});
+  const RunResult result = run_qdelta({"info", "--model", config_path("340M"), "--rows", "2", "--seq-len", "1024"});
   EXPECT_EQ(result.status, 0) << result.err;
   for (const char* piece :
        {"340M.json", "Q-Delta (q_delta)", "21 of width 1024", "6, keys of 128, values of 256", "380,017,148",
@@ -100,7 +100,7 @@ TEST(ModelInfo, MemoryIsWhatTheEngineTakes) {
     config.tie_word_embeddings = tied;
     LanguageModel model(config);
     save_model(folder.path(), model);
-    const nlohmann::json json = info_of(folder.path(), {"--batch", "3", "--tokens", "100"});
+    const nlohmann::json json = info_of(folder.path(), {"--rows", "3", "--seq-len", "100"});
     EXPECT_EQ(json.at("parameters").at("total"), model.layout().parameters());
     EXPECT_EQ(json.at("parameters").at("head"), tied ? 0 : 70 * 48);
     const std::int64_t block = json.at("parameters").at("block");
@@ -127,9 +127,9 @@ TEST(ModelInfo, WhatIsNoModelIsNamed) {
   write_file(folder.file("config.json"), R"({"hidden_size": "wide"})");
   expect_failure(run_qdelta({"info", "--model", folder.path(), "--json"}), 1, {"config.json", "hidden_size", "wide"});
   expect_failure(run_qdelta({"info", "--model", ""}), 1, {"cannot open"});
-  expect_failure(run_qdelta({"info", "--model", config_path("tiny"), "--batch", "0"}), 1, {"--batch is 0"});
-  expect_failure(run_qdelta({"info", "--model", config_path("tiny"), "--tokens", "-5"}), 1, {"--tokens is -5"});
-  expect_failure(run_qdelta({"info", "--batch", "2"}), 2, {"--batch", "--model"});
+  expect_failure(run_qdelta({"info", "--model", config_path("tiny"), "--rows", "0"}), 1, {"--rows is 0"});
+  expect_failure(run_qdelta({"info", "--model", config_path("tiny"), "--seq-len", "-5"}), 1, {"--seq-len is -5"});
+  expect_failure(run_qdelta({"info", "--rows", "2"}), 2, {"--rows", "--model"});
 }
 
 }  // namespace

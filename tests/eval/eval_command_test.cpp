@@ -1,4 +1,6 @@
 // `qdelta eval`: its files, its messages, and Ctrl-C.
+#include <sys/stat.h>
+
 #include "cli/training_testing.h"
 #include "data/byte_tokenizer.h"
 #include "infer/generating_case.h"
@@ -101,6 +103,12 @@ TEST_F(EvalCommand, AFullDiskLosesNothing) {
   EXPECT_GT(lines_in(journal), 5U);
   EXPECT_TRUE(contains(run_well(args).out, "Going on after"));
   EXPECT_EQ(results()["results"]["mqar_16_2"]["examples"], 100);
+}
+
+TEST_F(EvalCommand, APipeInTheJournalsPlaceIsNamed) {
+  ASSERT_EQ(::mkfifo(folder_.file("out.json.journal").c_str(), 0600), 0);
+  expect_failure(run_qdelta(words("mqar", {"--mqar", "16:2:3", "--out", folder_.file("out.json")})), 1,
+                 {"out.json.journal", "not a file"});
 }
 
 TEST_F(EvalCommand, GoesOnAfterCtrlC) {

@@ -55,6 +55,7 @@ TEST(RegularFile, OthersAreRefusedAtOnce) {
     expect_error(Status::io, {path, "not a file"}, [&] { return read_text_file(path); });
     expect_error(Status::io, {path, "not a file"}, [&] { return read_text_file_if_there(path); });
     expect_error(Status::io, {path, "not a file"}, [&] { return read_json_file(path); });
+    expect_error(Status::io, {path, "not a file"}, [&] { return open_regular_file_to_append(path); });
   }
   expect_error(Status::io, {folder.path(), "directory"}, [&] { return read_text_file(folder.path()); });
   expect_error(Status::io, {"nowhere"}, [&] { return read_text_file(folder.file("nowhere")); });
