@@ -268,6 +268,31 @@ class FixedLength final : public PreTokenizer {
   std::int64_t length_;
 };
 
+// A piece ends where the script changes. Characters without one belong to what stands before them; at the start of a
+// text, as in the reference library, they are left out.
+class UnicodeScripts final : public PreTokenizer {
+ public:
+  void split(const Piece& piece, const PieceSink& sink) const override {
+    int script = unicode::kNoScript;
+    std::size_t begin = 0;
+    const auto emit = [&](std::size_t end) {
+      if (script == unicode::kNoScript) return;
+      sink({piece.text.substr(begin, end - begin), piece.starts_at_start && begin == 0});
+    };
+    for (std::size_t at = 0; at < piece.text.size();) {
+      const unicode::Character c = unicode::character_at(piece.text.data() + at);
+      const int now = unicode::script_of(c.code);
+      if (now != unicode::kNoScript && now != script) {
+        emit(at);
+        begin = at;
+        script = now;
+      }
+      at += c.length;
+    }
+    emit(piece.text.size());
+  }
+};
+
 bool is_space(char32_t code) { return unicode::is_space(code); }
 
 // The steps that `json` stands for; `last` if nothing follows them but a model that may take bytes.
@@ -311,6 +336,9 @@ void collect(const JsonAt& json, bool last, PreTokenizers& into) {
     json.only({"type"});
     add(at_characters(is_space, Behavior::removed));
     add(at_characters(in_set(unicode::punctuation()), Behavior::isolated));
+  } else if (type == "UnicodeScripts") {
+    json.only({"type"});
+    add(std::make_unique<UnicodeScripts>());
   } else if (type == "FixedLength") {
     json.only({"type", "length"});
     add(std::make_unique<FixedLength>(json.has("length") ? json.at("length").integer(1, INT64_MAX) : 5));
@@ -321,7 +349,7 @@ void collect(const JsonAt& json, bool last, PreTokenizers& into) {
   } else {
     json.unsupported(
         "the pre-tokenizer {} is not supported; those that are: ByteLevel, Split, Metaspace, Digits, Punctuation, "
-        "Whitespace, WhitespaceSplit, CharDelimiterSplit, BertPreTokenizer, FixedLength, Sequence",
+        "Whitespace, WhitespaceSplit, CharDelimiterSplit, BertPreTokenizer, FixedLength, UnicodeScripts, Sequence",
         shown(type));
   }
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "data/regex_newer.h"
 #include "data/regex_unicode.h"
 #include "data/unicode.h"
 #include "io/untrusted_text.h"
@@ -97,8 +98,9 @@ Regex::Regex(std::string_view pattern) {
     fail(Status::corrupt, "the regular expression {} is not valid UTF-8", shown(pattern));
   }
   initialize();
-  compile(pattern);  // by itself first: no part of it may run on into the groups
-  code_ = std::make_unique<Code>(Code{.compiled = compile(with_unused_groups(pattern)),
+  // By itself first: no part of it may run on into the groups, and messages show it as it was given.
+  compile(pattern);
+  code_ = std::make_unique<Code>(Code{.compiled = compile(with_unused_groups(for_installed_library(pattern))),
                                       .pattern = std::string(pattern),
                                       .starts_where_tried = pattern.find("\\K") == std::string_view::npos});
 }

@@ -148,8 +148,6 @@ NamedClasses& named_classes() {
 // What the library calls with \p{NAME}.
 int class_of_name(OnigEncodingType* encoding, OnigUChar* begin, OnigUChar* end) {
   int type = library().property_name_to_ctype(encoding, begin, end);
-  // Later versions of the library read it differently.
-  if (type == ONIGENC_CTYPE_WORD) return ONIGERR_INVALID_CHAR_PROPERTY_NAME;
   // Unlike [[:punct:]], \p{Punct} is the general category.
   const std::string name = type == ONIGENC_CTYPE_PUNCT ? std::string("P") : std::string(begin, end);
   if (type == ONIGENC_CTYPE_PUNCT) type = library_class(name);

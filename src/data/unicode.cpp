@@ -7,6 +7,7 @@
 #include <unicode/uchar.h>
 #include <unicode/uniset.h>
 #include <unicode/unistr.h>
+#include <unicode/uscript.h>
 #include <unicode/utext.h>
 
 #include <algorithm>
@@ -170,6 +171,18 @@ const CharacterSet& combining_marks() {
     return category_of(c)[0] == 'M' && known_to(9, c) && c != 0x111c9;
   });
   return set;
+}
+
+int script_of(char32_t code) {
+  if (code == U' ' || !known_to(9, code)) return kNoScript;
+  if (code == 0x30fc) return USCRIPT_HAN;                          // a sign that Hiragana and Katakana share
+  if (is_one_of(code, {0x589, 0x61c})) return USCRIPT_COMMON;      // later Armenian and Arabic
+  if (is_one_of(code, {0x953, 0x954})) return USCRIPT_DEVANAGARI;  // later Inherited
+  UErrorCode error = U_ZERO_ERROR;
+  const UScriptCode script = uscript_getScript(static_cast<UChar32>(code), &error);
+  if (U_FAILURE(error)) fail(Status::internal, "ICU knows no script: {}", u_errorName(error));
+  if (script == USCRIPT_UNKNOWN) return kNoScript;  // private use
+  return script == USCRIPT_HIRAGANA || script == USCRIPT_KATAKANA ? USCRIPT_HAN : script;
 }
 
 void for_each_cluster(std::string_view text, const std::function<void(std::size_t begin, std::size_t end)>& cluster) {

@@ -2,8 +2,8 @@
 //
 // Which characters are letters, digits or marks changes with every version of Unicode, and with it the ids of a text
 // that has new ones. So the versions are pinned, each to the one that the Hugging Face tokenizers use at that place
-// (0.23): 16.0 for classes in regular expressions, 8.0 for punctuation, 9.0 for normal forms, 17.0 for digits and lower
-// case. Which libraries are installed makes no difference.
+// (0.23): 16.0 for classes in regular expressions, 8.0 for punctuation, 9.0 for normal forms and scripts, 17.0 for
+// digits and lower case. Which libraries are installed makes no difference.
 #pragma once
 
 #include <cstddef>
@@ -60,6 +60,11 @@ class CharacterSet {
 [[nodiscard]] const CharacterSet& control();
 [[nodiscard]] const CharacterSet& nonspacing_marks();
 [[nodiscard]] const CharacterSet& combining_marks();  // of Unicode 9.0: all marks
+
+// Scripts as the pre-tokenizer UnicodeScripts tells them apart: Unicode 9.0's, Hiragana and Katakana counted as Han;
+// none for the space and for what 9.0 did not have.
+inline constexpr int kNoScript = -1;
+[[nodiscard]] int script_of(char32_t code);
 
 // Calls cluster(begin, end) for each extended grapheme cluster, what readers take for one character, in order: of the
 // installed version of Unicode.

@@ -72,14 +72,33 @@ TEST(CharacterSets, OfRegularExpressions) {
   for (char32_t code = 0; code < 0x110000; ++code) {
     if (code < 0xd800 || code >= 0xe000) unicode::append(all, code);
   }
-  for (const char* expression : {R"(\w)", R"([\w])", R"(\p{Mn})", R"(\p{Punct})", "[[:punct:]]", "[[:alpha:]]",
-                                 "[[:graph:]]", "[[:cntrl:]]", R"(\h)"}) {
+  for (const char* expression : {R"(\w)", R"([\w])", R"(\p{Word})", R"([\p{Word}])", R"(\p{Mn})", R"(\p{Punct})",
+                                 "[[:punct:]]", "[[:alpha:]]", "[[:graph:]]", "[[:cntrl:]]", R"(\h)"}) {
     std::vector<bool> found(0x110000);
     Regex(expression).for_each_segment(all, [&](std::size_t begin, std::size_t end, bool is_match) {
       if (is_match && begin != end) found[unicode::character_at(all.data() + begin).code] = true;
     });
     expect_same_set(expression, [&](char32_t code) { return static_cast<bool>(found[code]); });
   }
+}
+
+// Whether `before`, the character and `after` are one cluster, for those code points that are more than unassigned.
+void expect_clusters(const std::string& name, const std::string& before, const std::string& after) {
+  const Regex cluster(R"(\X)");
+  expect_same_set(name, [&](char32_t code) {
+    if (code >= 0x33480 && (code < 0xe0000 || code >= 0xe1000)) return false;
+    std::string text = before;
+    unicode::append(text, code);
+    text += after;
+    Regex::Match match{};
+    return cluster.find(text, 0, match) && match.end == text.size();
+  });
+}
+
+TEST(CharacterSets, OfClusters) {
+  expect_clusters(R"(\X of a letter and)", "a", "");
+  expect_clusters(R"(\X before a letter)", "", "a");
+  expect_clusters(R"(\X before a mark)", "", "\xcc\x81");
 }
 
 }  // namespace

@@ -119,6 +119,28 @@ TEST(Regex, WordCharactersInAndOutsideOfAClass) {
   EXPECT_TRUE(matches(R"(\p{Kannada})", 0xcf3) && matches(R"(\p{Letter})", 0x1c89) && matches(R"(\p{arab})", 0x897));
 }
 
+TEST(Regex, WordAsAProperty) {
+  for (const char* pattern : {R"(\p{Word}+)", R"(\P{^word}+)", R"(\p{ W-o_rd}+)", R"((?#\p{Word}[)\p{Word}+)"}) {
+    EXPECT_EQ(segments(pattern, "a\xc2\xb2-b"), (Pieces{"[a\xc2\xb2]", "-", "[b]"})) << pattern;
+  }
+  EXPECT_EQ(segments(R"(\p{^Word}|\P{Word}x)", "a\xc2\xb2-b"), (Pieces{"a\xc2\xb2", "[-]", "b"}));
+  for (const char* pattern : {R"([\p{Word}]+)", R"([]\p{Word}]+)", R"([^\P{Word}]+)", R"([\[[x]\p{Word}]+)"}) {
+    EXPECT_EQ(segments(pattern, "a\xc2\xb2-b"), (Pieces{"[a]", "\xc2\xb2-", "[b]"})) << pattern;
+  }
+  EXPECT_EQ(segments(R"(\\p{Word})", R"(a\p{Word})"), (Pieces{"a", R"([\p{Word}])"}));  // a backslash, p, ...
+}
+
+TEST(Regex, ClustersOfUnicode16) {
+  EXPECT_EQ(segments(R"(\X)", "\r\n\r\xcc\x81"), (Pieces{"[\r\n]", "[\r]", "[\xcc\x81]"}));
+  const std::string mark = "\xf0\x91\xbc\x80";  // U+11F00, since 15.0
+  EXPECT_EQ(segments(R"(\X{2}|\n)", "x" + mark + "\xcc\x81y\n"), (Pieces{"[x" + mark + "\xcc\x81y]", "[\n]"}));
+  EXPECT_EQ(segments(R"(x|\X)", "x" + mark + mark), (Pieces{"[x]", "[" + mark + mark + "]"}));
+  EXPECT_EQ(segments(R"([\X]|\\X|(?#\X)(?:\X)y)", "X\\Xxy"), (Pieces{"[X]", "[\\X]", "[xy]"}));
+  // What stands before counts: flags are pairs, whatever was matched before.
+  const std::string a = "\xf0\x9f\x87\xa6", b = "\xf0\x9f\x87\xa7";
+  EXPECT_EQ(segments(a + R"(|\X)", a + b + b + b), (Pieces{"[" + a + "]", "[" + b + "]", "[" + b + b + "]"}));
+}
+
 TEST(Regex, MoreOfTheSyntax) {
   EXPECT_EQ(segments(R"(\bx)", "x xx"), (Pieces{"[x]", " ", "[x]", "x"}));
   EXPECT_EQ(segments(R"(x\Bx)", "xx x"), (Pieces{"[xx]", " x"}));
@@ -153,7 +175,7 @@ TEST(Regex, MoreOfTheSyntax) {
 // Properties of which versions of the library disagree.
 TEST(Regex, Refused) {
   for (const char* pattern : {R"(\p{Alphabetic})", R"(\p{Emoji})", R"(\p{Klingon})", R"(\p{In_Arabic})",
-                              R"([\p{Uppercase}])", R"(\p{Age=15.0})", R"(\p{Word})", "a{200000}"}) {
+                              R"([\p{Uppercase}])", R"(\p{Age=15.0})", "a{200000}"}) {
     expect_error(Status::unsupported, {"the regular expression"}, [&] { return Regex(pattern); });
   }
 }

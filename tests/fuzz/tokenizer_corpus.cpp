@@ -26,7 +26,7 @@ constexpr std::string_view kTokenizers[] = {
     R"({"type":"Replace","pattern":{"Regex":" {2,}|(\\w)\\1|\\h\\b"},"content":" "}]},"pre_tokenizer":{"type":"Metaspace","replacement":"\u2581",)"
     R"("prepend_scheme":"always","split":false},"decoder":{"type":"Metaspace","replacement":"\u2581","prepend_scheme":"always","split":true},)"
     R"("model":{"type":"Unigram","unk_id":0,"byte_fallback":true,"vocab":[["<unk>",0],["\u2581",-2.5],["a",-3.25],["ab",-3.7467351734612158],["aa",-7],["<0x78>",-1e1]]}})",
-    R"({"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},{"type":"FixedLength","length":3},{"type":"CharDelimiterSplit","delimiter":"x"},)"
+    R"({"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},{"type":"UnicodeScripts"},{"type":"FixedLength","length":3},{"type":"CharDelimiterSplit","delimiter":"x"},)"
     R"({"type":"Split","pattern":{"Regex":"[[:punct:]]+|\\X"},"behavior":"MergedWithPrevious","invert":true}]},)"
     R"("decoder":{"type":"CTC","pad_token":"<pad>","word_delimiter_token":"|","cleanup":true},)"
     R"("model":{"type":"WordLevel","unk_token":"?","vocab":{"?":0,"abc":1,"ab":2,"<pad>":3}}})",
@@ -94,6 +94,9 @@ constexpr std::string_view kWords[] = {"1e9",
                                        "{\"type\":\"ByteLevel\"},",
                                        "[[:alpha:]]",
                                        "\\\\X",
+                                       "\\\\p{Word}",
+                                       "(?#",
+                                       "\"UnicodeScripts\"",
                                        "\\\\1",
                                        "\\\\b",
                                        "##",
