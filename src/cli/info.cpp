@@ -9,6 +9,7 @@
 
 #include "cli/build_info.h"
 #include "cli/cli.h"
+#include "cli/help_format.h"
 #include "cli/model_folder.h"
 #include "cli/model_info.h"
 #include "core/cpu_info.h"
