@@ -16,7 +16,10 @@ inline constexpr const char* kHiddenGroup = "Hidden";
 // A name that an option had in an earlier version: it counts, where the present one is not given.
 template <class Value>
 CLI::Option* former_name(CLI::App& command, const std::string& name, Value& value, CLI::Option* present) {
-  return command.add_option(name, value)->group(kHiddenGroup)->excludes(present);
+  const auto alone = [present](const std::string& /*text*/) -> std::string {
+    return present->count() == 0 ? "" : "is what " + present->get_name() + " was called: give one of them";
+  };
+  return command.add_option(name, value)->group(kHiddenGroup)->check(CLI::Validator(alone, ""));
 }
 
 // The parser's own layout, but what must be given is marked whatever its value is called, and flags are shown without
