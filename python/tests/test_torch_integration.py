@@ -195,6 +195,30 @@ def test_captured_in_a_cuda_graph(packed):
 
 
 @needs_cuda
+@pytest.mark.parametrize("rule", ["q_delta", "linear"])
+def test_compiled_into_cuda_graphs(rule):
+    """torch.compile(mode="reduce-overhead"): the compiler's own graphs, whose memory it hands out again."""
+
+    def function(q, k, v, g, beta, lamb):
+        gates = gates_of(rule, {"g": g, "beta": beta, "lamb": lamb})
+        return ops.recurrence(rule, q, k, v, **gates, use_qk_l2norm_in_kernel=True)[0].sin()
+
+    compiled = torch.compile(function, fullgraph=True, mode="reduce-overhead")
+    names = ("q", "k", "v", "g", "beta", "lamb")
+    for seed in range(5):
+        inputs = make_inputs("cuda", torch.bfloat16, K=64, V=64, seed=seed)
+        leaves = [inputs[n].requires_grad_() for n in names]
+        results = []
+        for call in (function, compiled):
+            torch.compiler.cudagraph_mark_step_begin()
+            o = call(*leaves)
+            gradients = torch.autograd.grad(o.float().square().sum(), leaves[:3])
+            results.append([x.clone() for x in (o, *gradients)])
+        for got, wanted in zip(*results, strict=True):
+            assert relative(got, wanted) < 1e-2
+
+
+@needs_cuda
 def test_streams_at_once():
     inputs = [make_inputs("cuda", torch.bfloat16, T=500, K=64, V=64, seed=i) for i in range(4)]
     call = lambda i: ops.chunk_q_delta_rule(  # noqa: E731
