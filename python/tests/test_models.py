@@ -92,7 +92,8 @@ def test_natively_trained_runs(rule, binary, tmp_path):
     """A run of the engine's own: its checkpoint, as transformers and as the engine itself read it."""
     text, run = tmp_path / "text", tmp_path / "run"
     text.write_text("The river runs past the mill. " * 100)
-    flags = ["--threads", 1, "--steps", 2, "--rows", 1, "--seq-len", 64, "--hidden-size", 32, "--layers", 2, "--heads", 2, "--head-dim", 8]
+    flags = ["--threads", 1, "--steps", 2, "--rows", 1, "--seq-len", 64]
+    flags += ["--hidden-size", 32, "--layers", 2, "--heads", 2, "--head-dim", 8]
     command = [binary, "train", "--text", text, "--out", run, "--rule", rule, *flags]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -43,7 +43,7 @@ class Plan:
     """One call's structs for C, whose addresses are filled in at every call. `described` has name, shape, strides (None:
     contiguous) and type of each tensor, or None where there is none, in the order of the fields of `structs`."""
 
-    __slots__ = ("_kept", "_words", "bytes", "offsets", "options", "references", "shapes", "workspace")
+    __slots__ = ("_kept", "_words", "options", "references", "shapes", "workspace")
 
     def __init__(self, described: list[tuple | None], structs: tuple, options: _library.Options):
         memory = bytearray(len(described) * sizeof(DLTensor))
@@ -68,7 +68,6 @@ class Plan:
         self.options = options
         self.references = [byref(options), *[byref(struct) for struct in arguments]]
         self.workspace: int | None = None  # bytes, once they are known
-        self.bytes: tuple = ()  # of what else the call needs
         self._kept = (tensors, arguments)
 
     def place(self, at: int, address: int) -> None:
