@@ -81,18 +81,8 @@ void gated_norm_backward(const Device& device, const GatedNormBackward& args, Wo
   cpu::gated_norm_backward(device, args, workspace.get(cpu::gated_norm_backward_workspace(args)));
 }
 
-namespace {
-
-// Rows before the first sequence.
-void refuse_before_on_gpu(const Device& device, const ConstTensorView& before) {
-  if (device.gpu != nullptr && before) fail(Status::unsupported, "short_conv: `before` is not read on a GPU yet");
-}
-
-}  // namespace
-
 void short_conv_forward(const Device& device, const ShortConvForward& args, Workspace& workspace) {
   const TimedWork timed(Work::convolution);
-  refuse_before_on_gpu(device, args.before);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::short_conv_forward(*device.gpu, args);
 #endif
@@ -101,7 +91,6 @@ void short_conv_forward(const Device& device, const ShortConvForward& args, Work
 
 void short_conv_backward(const Device& device, const ShortConvBackward& args, Workspace& workspace) {
   const TimedWork timed(Work::convolution);
-  refuse_before_on_gpu(device, args.before);
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr)
     return cuda::short_conv_backward(*device.gpu, args, workspace.get(cuda::short_conv_backward_workspace(args)));
@@ -189,6 +178,16 @@ void copy_rows(const Device& device, const CopyRows& args) {
   if (device.gpu != nullptr) return cuda::copy_rows(*device.gpu, args);
 #endif
   cpu::copy_rows(device, args);
+}
+
+void add_product(const Device& device, const AddProduct& args) {
+  const TimedWork timed(Work::other);
+  require(args.a.size() == args.out.size() && args.b.size() == args.out.size(), "add_product: {} and {} numbers for {}",
+          args.a.size(), args.b.size(), args.out.size());
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) return cuda::add_product(*device.gpu, args);
+#endif
+  cpu::add_product(device, args);
 }
 
 double sum_of_squares(const Device& device, std::span<const float> values, Workspace& workspace) {

@@ -97,7 +97,7 @@ void gated_norm_backward(const Device& device, const GatedNormBackward& args, Wo
 // Causal convolution over W tokens of each channel, then silu
 // -----------------------------------------------------------
 //   y[t][c] = silu( bias[c] + sum_j weight[c][j] x[t - W + 1 + j][c] ),  with zeros, or `state`, before a sequence's
-//   first token; before that of the first sequence alone, with `before`, on the CPU
+//   first token; before that of the first sequence alone, with `before`
 struct ShortConvForward {
   ConstTensorView x;                      // [N, channels]
   ConstTensorView weight;                 // [channels, W]
@@ -192,12 +192,20 @@ void adamw(const Device& device, const AdamW& args);
 // one of them is not finite. Gives their norm. On a GPU the update does not wait for it.
 [[nodiscard]] double clipped_adamw(const Device& device, const AdamW& args, float max_norm, Workspace& workspace);
 
-// to = from, row by row. With a row stride of 0 in `from` all rows are the same one.
+// to = from (or +=), row by row. With a row stride of 0 in `from` all rows are the same one.
 struct CopyRows {
   ConstTensorView from;  // [N, I]
   TensorView to;
+  bool add = false;
 };
 void copy_rows(const Device& device, const CopyRows& args);
+
+// out += a b, element by element.
+struct AddProduct {
+  std::span<const float> a, b;
+  std::span<float> out;
+};
+void add_product(const Device& device, const AddProduct& args);
 
 // Sums in double; the same for any number of threads.
 [[nodiscard]] double sum_of_squares(const Device& device, std::span<const float> values, Workspace& workspace);

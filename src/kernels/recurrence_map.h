@@ -14,7 +14,9 @@
 // its map for itself, at the same time as the others; the states at the cuts are then a product away from each other,
 // and the recurrence runs from the true ones (h0, ht and d_ht of recurrence.h).
 //
-// All in float32, whatever the type of the inputs. Arguments are those of recurrence.h; sequences may be packed.
+// They are float32, and so is what they are computed with, but on a GPU, whose operands are those of its recurrence
+// (kernels/cuda/recurrence_chunk.h). Arguments are those of recurrence.h; sequences may be packed. On a GPU m, n, dn
+// and the views of a product are contiguous.
 #pragma once
 
 #include "kernels/recurrence.h"
@@ -42,7 +44,7 @@ struct RecurrenceMapProduct {
   bool transposed = false;
 };
 
-// Check every argument and run. On the CPU alone so far: on a GPU they throw Error(unsupported).
+// Check every argument and run.
 void recurrence_map(const Device& device, const RecurrenceMap& args, Workspace& workspace);
 void recurrence_entry_gradient(const Device& device, const RecurrenceEntryGradient& args, Workspace& workspace);
 void recurrence_map_product(const Device& device, const RecurrenceMapProduct& args, Workspace& workspace);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/extremes.h"
+#include "kernels/recurrence_map_case.h"
 
 namespace qdelta::testing {
 namespace {
@@ -41,21 +42,6 @@ Tensor product_of(const Tensor& m, const Tensor& state, const Tensor& add, bool 
   return out;
 }
 
-// M is the final state of the identity without values, in double.
-std::vector<double> oracle_m(const RecurrenceCase& problem) {
-  OracleShape shape = oracle_shape(problem.spec);
-  OracleInputs<double> in = oracle_inputs(problem);
-  const std::int64_t K = problem.spec.key_dim;
-  shape.value_dim = K;
-  in.v.assign(in.g.size() * static_cast<std::size_t>(K), 0);
-  in.h0.assign(static_cast<std::size_t>(problem.spec.sequences() * problem.spec.value_heads() * K * K), 0);
-  for (std::size_t i = 0; i < in.h0.size(); ++i) {
-    const auto at = static_cast<std::int64_t>(i) % (K * K);
-    in.h0[i] = at / K == at % K ? 1 : 0;
-  }
-  return oracle_forward(shape, in).ht;
-}
-
 void expect_within(const Tensor& got, const std::vector<double>& expected, double allowed, const char* name) {
   constexpr double kVanishing = 1e-37;
   EXPECT_LE(
@@ -84,16 +70,12 @@ void expect_entry_gradient(const Tensor& dn, const std::vector<double>& expected
 void check_map(const RecurrenceCase& problem, double slack = 1) {
   SCOPED_TRACE(describe(problem.spec));
   const Map map = map_of(problem);
-  const OracleShape shape = oracle_shape(problem.spec);
-  OracleInputs<double> in = oracle_inputs(problem);
   const Reference whole = reference_of(problem);
-  const std::vector<double> d_o = to_doubles(problem.d_o.view());
   expect_within(map.m, oracle_m(problem), slack * 1e-5, "M");
-  expect_entry_gradient(map.dn, oracle_backward<double>(shape, in, {d_o, {}}).h0, whole.dh0, slack * 1e-5);
+  expect_entry_gradient(map.dn, oracle_dn(problem), whole.dh0, slack * 1e-5);
   expect_within(product_of(map.m, problem.h0, map.n, false), whole.ht, slack * 1e-5, "M S + N");
   expect_within(product_of(map.m, problem.d_ht, map.dn, true), whole.dh0, slack * 1e-5, "M^T dS + dN");
-  in.h0.clear();
-  expect_within(map.n, oracle_forward(shape, in).ht, slack * 1e-5, "N");
+  expect_within(map.n, oracle_n(problem), slack * 1e-5, "N");
 }
 
 class MapOf : public ::testing::TestWithParam<Rule> {};

@@ -1,4 +1,5 @@
-// y[t][c] = silu( bias[c] + sum_j weight[c][j] x[t - W + 1 + j][c] ), with zeros, or a state, before the first token
+// y[t][c] = silu( bias[c] + sum_j weight[c][j] x[t - W + 1 + j][c] ), with zeros, a state, or the rows
+// `before` the first sequence, before the first token
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +13,7 @@ namespace {
 struct ConvSizes {
   std::vector<std::int64_t> offsets;
   std::int64_t taps, channels;
-  bool bias, state;
+  bool bias, state, before = false;
 
   [[nodiscard]] std::int64_t rows() const { return offsets.back(); }
   [[nodiscard]] std::int64_t sequences() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
@@ -45,6 +46,7 @@ std::vector<double> convolved(const ConvSizes& n, OpValues& v) {
   const std::vector<double>& weight = v["weight"];
   const std::vector<double>& bias = v["bias"];
   const std::vector<double>& state = v["state"];
+  const std::vector<double>& before = v["before"];
   for (std::size_t i = 0; n.bias && i < sums.size(); ++i) sums[i] = bias[i % static_cast<std::size_t>(n.channels)];
   for_each_term(n, [&](const ConvTerm& term) {
     double value = 0;
@@ -52,6 +54,8 @@ std::vector<double> convolved(const ConvSizes& n, OpValues& v) {
       value = x[at(term.first + term.before, n.channels, term.channel)];
     } else if (n.state) {
       value = state[at(slot_of(n, term.sequence) * (n.taps - 1) + n.taps - 1 + term.before, n.channels, term.channel)];
+    } else if (n.before && term.sequence == 0) {
+      value = before[at(n.taps - 1 + term.before, n.channels, term.channel)];
     }
     sums[at(term.row, n.channels, term.channel)] += weight[at(term.channel, n.taps, term.tap)] * value;
   });
@@ -87,14 +91,18 @@ void short_conv_oracle_backward(const ConvSizes& n, OpValues& v) {
   std::vector<double>& dweight = v["dweight"];
   const std::vector<double>& x = v["x"];
   const std::vector<double>& weight = v["weight"];
+  std::vector<double>& dbefore = v["dbefore"];
   dx.assign(dx.size(), 0);
+  dbefore.assign(dbefore.size(), 0);
   for_each_term(n, [&](const ConvTerm& term) {
-    if (term.before < 0) return;
-    const std::size_t from = at(term.first + term.before, n.channels, term.channel);
+    const bool is_before = term.before < 0;
+    if (is_before && !(n.before && term.sequence == 0)) return;
+    const std::size_t from = is_before ? at(n.taps - 1 + term.before, n.channels, term.channel)
+                                       : at(term.first + term.before, n.channels, term.channel);
     const std::size_t tap = at(term.channel, n.taps, term.tap);
     const double gradient = d[at(term.row, n.channels, term.channel)];
-    dx[from] += weight[tap] * gradient;
-    dweight[tap] += x[from] * gradient;
+    (is_before ? dbefore : dx)[from] += weight[tap] * gradient;
+    dweight[tap] += (is_before ? v["before"] : x)[from] * gradient;
   });
 }
 
@@ -102,7 +110,10 @@ OpCase short_conv_case(const ConvSizes& n, DType type) {
   const Shape shape{n.rows(), n.channels};
   OpCase c{.op = "short_conv",
            .shape = fmt::format("{} in {} x {}, W {}{}{}", n.rows(), n.sequences(), n.channels, n.taps,
-                                n.bias ? " bias" : "", n.state ? " state" : "")};
+                                n.bias ? " bias" : "",
+                                n.state    ? " state"
+                                : n.before ? " before"
+                                           : "")};
   c.differences = n.channels < 1000;  // the same formula, and time
   c.integers("offsets", DType::i64, n.offsets);
   c.in("x", type, shape);
@@ -115,6 +126,7 @@ OpCase short_conv_case(const ConvSizes& n, DType type) {
     c.integers("slots", DType::i64, slots);
     c.inout("state", kF32, {n.sequences() + 2, n.taps - 1, n.channels}, 1, kExact);
   }
+  if (n.before) c.in("before", kF32, {n.taps - 1, n.channels}).placed = false;
   c.forward = [](const Device& device, OpTensors& t, Workspace& workspace) {
     short_conv_forward(device,
                        {.x = t["x"],
@@ -123,7 +135,8 @@ OpCase short_conv_case(const ConvSizes& n, DType type) {
                         .offsets = t.span<const std::int64_t>("offsets"),
                         .state = t["state"],
                         .slots = t.span<const std::int64_t>("slots"),
-                        .bias = t["bias"]},
+                        .bias = t["bias"],
+                        .before = t["before"]},
                        workspace);
   };
   c.oracle_forward = [=](OpValues& v) {
@@ -136,6 +149,7 @@ OpCase short_conv_case(const ConvSizes& n, DType type) {
   c.out("dx", type, shape);
   c.sum("dweight", kF32, {n.channels, n.taps}, {.terms = n.rows()}).placed = false;
   if (n.bias) c.sum("dbias", kF32, {n.channels}, {.terms = n.rows()});
+  if (n.before) c.out("dbefore", kF32, {n.taps - 1, n.channels}).placed = false;
   c.backward = [](const Device& device, OpTensors& t, Workspace& workspace) {
     short_conv_backward(device,
                         {.x = t["x"],
@@ -145,7 +159,9 @@ OpCase short_conv_case(const ConvSizes& n, DType type) {
                          .dweight = t["dweight"],
                          .offsets = t.span<const std::int64_t>("offsets"),
                          .bias = t["bias"],
-                         .dbias = t["dbias"]},
+                         .dbias = t["dbias"],
+                         .before = t["before"],
+                         .dbefore = t["dbefore"]},
                         workspace);
   };
   c.oracle_backward = [=](OpValues& v) { short_conv_oracle_backward(n, v); };
@@ -163,9 +179,10 @@ TEST(Ops, ShortConv) {
         if (channels == 1040 && (taps == 3 || (quick() && taps != 4))) continue;
         n.taps = taps;
         n.channels = channels;
-        for (const bool state : {false, true}) {
-          if (state && taps == 1) continue;
-          n.state = state;
+        for (const char* start : {"zeros", "state", "before"}) {
+          n.state = std::string_view(start) == "state";
+          n.before = std::string_view(start) == "before";
+          if ((n.state || n.before) && taps == 1) continue;
           for (const bool bias : {false, true}) {
             if (channels == 1040 && bias != (taps > 2)) continue;
             n.bias = bias;

@@ -52,10 +52,20 @@ void copy_rows(const Device& device, const CopyRows& args) {
   check_matrix(args.from, "from");
   check_matrix(args.to, "to");
   require(args.from.shape == args.to.shape, "cannot copy {} to {}", args.from.shape.text(), args.to.shape.text());
-  const auto bytes = static_cast<std::size_t>(args.from.extent(1)) * sizeof(float);
+  const std::int64_t width = args.from.extent(1);
   for_rows(device, args.from.extent(0), [&](std::int64_t n) {
-    std::memcpy(floats(args.to) + n * args.to.step(0), floats(args.from) + n * args.from.step(0), bytes);
+    const float* from = floats(args.from) + n * args.from.step(0);
+    float* to = floats(args.to) + n * args.to.step(0);
+    if (!args.add) {
+      std::memcpy(to, from, static_cast<std::size_t>(width) * sizeof(float));
+      return;
+    }
+    for (std::int64_t c = 0; c < width; ++c) to[c] += from[c];
   });
+}
+
+void add_product(const Device& /*device*/, const AddProduct& args) {
+  for (std::size_t i = 0; i < args.out.size(); ++i) args.out[i] += args.a[i] * args.b[i];
 }
 
 }  // namespace qdelta::cpu

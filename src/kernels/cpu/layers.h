@@ -31,6 +31,7 @@ void swiglu_backward(const Device& device, const SwigluBackward& args);
 void cross_entropy(const Device& device, const CrossEntropy& args);
 void adamw(const Device& device, const AdamW& args);
 void copy_rows(const Device& device, const CopyRows& args);
+void add_product(const Device& device, const AddProduct& args);
 [[nodiscard]] double sum_of_squares(const Device& device, std::span<const float> values,
                                     std::span<std::byte> workspace);
 [[nodiscard]] std::size_t sum_of_squares_workspace(std::span<const float> values);

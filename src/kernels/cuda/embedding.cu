@@ -15,7 +15,7 @@ namespace {
 template <class From, class To, int N>
 __global__ __launch_bounds__(kBlockThreads) void copy_rows_kernel(Rows<From> from, Rows<To> to, const std::int32_t* ids,
                                                                   std::int64_t table_rows, unsigned packs,
-                                                                  std::int64_t count) {
+                                                                  std::int64_t count, bool add) {
   const std::int64_t index = std::int64_t{blockIdx.x} * kBlockThreads + threadIdx.x;
   if (index >= count) return;
   const unsigned row = static_cast<unsigned>(index) / packs;
@@ -30,10 +30,22 @@ __global__ __launch_bounds__(kBlockThreads) void copy_rows_kernel(Rows<From> fro
 #pragma unroll
     for (int i = 0; i < N; ++i) values[i] = __int_as_float(0x7fffffff);  // NaN
   }
+  if (add) {
+    const auto pack = to.template load<N>(row, c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] += pack[i];
+  }
   to.template store<N>(row, c, values);
 }
 
-void gather_rows(const Context& context, const ConstTensorView& from, const TensorView& to, const std::int32_t* ids) {
+__global__ __launch_bounds__(kBlockThreads) void add_product_kernel(const float* a, const float* b, float* out,
+                                                                    std::int64_t count) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kBlockThreads + threadIdx.x;
+  if (i < count) out[i] = fmaf(a[i], b[i], out[i]);
+}
+
+void gather_rows(const Context& context, const ConstTensorView& from, const TensorView& to, const std::int32_t* ids,
+                 bool add = false) {
   if (to.shape.elements() == 0) return;
   const auto run = [&](auto from_type, auto to_type) {
     using From = typename decltype(from_type)::type;
@@ -43,7 +55,7 @@ void gather_rows(const Context& context, const ConstTensorView& from, const Tens
     const std::int64_t count = to.extent(0) * packs;
     check_count(count, "copy_rows");
     copy_rows_kernel<From, To, N><<<blocks_for(count, kBlockThreads), kBlockThreads, 0, context.stream()>>>(
-        as_rows<From>(from), as_rows<To>(to), ids, from.extent(0), static_cast<unsigned>(packs), count);
+        as_rows<From>(from), as_rows<To>(to), ids, from.extent(0), static_cast<unsigned>(packs), count, add);
     check_launch("copy_rows");
   };
   const bool narrow = from.dtype == DType::bf16 && to.dtype == DType::bf16;
@@ -173,7 +185,15 @@ void copy_rows(const Context& context, const CopyRows& args) {
   check_matrix(args.from, "from");
   check_matrix(args.to, "to");
   require(args.from.shape == args.to.shape, "cannot copy {} to {}", args.from.shape.text(), args.to.shape.text());
-  gather_rows(context, args.from, args.to, nullptr);
+  gather_rows(context, args.from, args.to, nullptr, args.add);
+}
+
+void add_product(const Context& context, const AddProduct& args) {
+  const auto count = static_cast<std::int64_t>(args.out.size());
+  if (count == 0) return;
+  add_product_kernel<<<blocks_for(count, kBlockThreads), kBlockThreads, 0, context.stream()>>>(
+      args.a.data(), args.b.data(), args.out.data(), count);
+  check_launch("add_product");
 }
 
 void embedding_backward(const Context& context, const EmbeddingBackward& args, std::span<std::byte> workspace) {

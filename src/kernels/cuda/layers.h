@@ -64,6 +64,7 @@ void cross_entropy(const Context& context, const CrossEntropy& args);
 
 // Also converts, and with a row stride of 0 in `from` writes the same row everywhere.
 void copy_rows(const Context& context, const CopyRows& args);
+void add_product(const Context& context, const AddProduct& args);
 
 // A sum in double, to `out` in device memory.
 void sum_of_values(const Context& context, std::span<const float> values, double* out, std::span<std::byte> workspace);

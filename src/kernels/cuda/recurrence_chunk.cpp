@@ -282,6 +282,22 @@ struct ChunkLaunch {
     return args;
   }
 
+  // The backward scan without states and outputs.
+  [[nodiscard]] BackwardScanArgs backward_scan(const RecurrenceInputs& in, const ConstTensorView& d_o) const {
+    BackwardScanArgs args{};
+    args.dims = dims;
+    args.chunks = chunks;
+    args.segments = segments;
+    args.erases = traits.erases;
+    args.mixes = traits.reads_lambda;
+    args.q = token_tensor(in.q);
+    args.k = token_tensor(in.k);
+    args.v = token_tensor(in.v);
+    args.d_o = token_tensor(d_o);
+    args.prepared = prepared;
+    return args;
+  }
+
   // Points a forward scan without outputs to the states on entry to the segments, which it computes first.
   void split_forward(const Context& context, ForwardScanArgs& scan) const {
     if (!is_split()) return;
@@ -300,7 +316,17 @@ struct ChunkLaunch {
     scan.d_final_states = states_of_segments();
   }
 
- private:
+  // Of all segments, in memory that is taken here where the sequences are not split.
+  [[nodiscard]] MapsOfSegments maps_of_segments(BumpAllocator& memory) const {
+    MapsOfSegments maps{.first = {0}, .M = M, .N = N};
+    for (std::int64_t n = 0; n < at.N; ++n) {
+      maps.first.push_back(maps.first.back() + std::max<std::int64_t>(1, ceil_div(at.chunks(n), segments.chunks)));
+    }
+    if (is_split()) return maps;
+    maps.M = memory.take<float>(at.N * at.HV * at.K * at.K);
+    maps.N = memory.take<float>(at.N * at.HV * at.K * at.V);
+    return maps;
+  }
   void scan_maps(const Context& context, ForwardScanArgs scan, SegmentMaps maps) const {
     maps.n_blocks = maps.N == nullptr ? 0 : dims.column_blocks;
     scan.dims.column_blocks = maps.n_blocks + static_cast<int>(ceil_div(at.K, kBlockV));
@@ -308,6 +334,8 @@ struct ChunkLaunch {
     scan.initial_states = {};
     launch_forward_scan(context, scan, bf16);
   }
+
+ private:
   void combine(const Context& context, const StatesIn& start, bool backward) const {
     launch_combine_segments(context, {.dims = dims,
                                       .sequences = at.N,
@@ -452,17 +480,7 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
   forward.v_new = work.v_new;
   if (launch.slots > 0 && !recompute_v_new) launch_forward_scan(context, forward, launch.bf16);
 
-  BackwardScanArgs backward{};
-  backward.dims = launch.dims;
-  backward.chunks = launch.chunks;
-  backward.segments = launch.segments;
-  backward.erases = launch.traits.erases;
-  backward.mixes = forward.mixes;
-  backward.q = forward.q;
-  backward.k = forward.k;
-  backward.v = forward.v;
-  backward.d_o = token_tensor(args.d_o);
-  backward.prepared = launch.prepared;
+  BackwardScanArgs backward = launch.backward_scan(args.in, args.d_o);
   backward.d_final_states = state_tensor(args.d_ht);
   backward.d_initial_states = state_tensor(args.dh0);
   backward.d_states = work.d_states;
@@ -505,6 +523,39 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
   gradients.tokens = launch.at.T;
   launch_gradients(context, gradients, launch.bf16);
   if (work.has_partials) launch_reduce_dqk(context, gradients);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Maps of ranges of tokens (recurrence_map.cpp).
+
+MapsOfSegments recurrence_chunk_maps(const Context& context, const RecurrenceMap& args, BumpAllocator& memory) {
+  check_inputs(args.in, {}, RecurrenceLayout(args.in, kChunk));
+  const ChunkLaunch launch(context, args.in, {}, bf16_operands(args.in), false, memory, nullptr);
+  const MapsOfSegments maps = launch.maps_of_segments(memory);
+  if (maps.N == nullptr || launch.at.N == 0) return maps;
+  launch.build_chunk_tables(context, args.in);
+  launch.prepare(context, args.in);
+  launch.scan_maps(context, launch.forward_scan(args.in),
+                   {.M = maps.M, .N = maps.N, .first = static_cast<bool>(args.m), .last = true});
+  return maps;
+}
+
+MapsOfSegments recurrence_chunk_maps(const Context& context, const RecurrenceEntryGradient& args,
+                                     BumpAllocator& memory) {
+  check_inputs(args.in, {}, RecurrenceLayout(args.in, kChunk));
+  check_contiguous("do", args.d_o);
+  const bool bf16 = bf16_operands(args.in) && args.d_o.dtype == DType::bf16;
+  const ChunkLaunch launch(context, args.in, {}, bf16, false, memory, nullptr);
+  const MapsOfSegments maps = launch.maps_of_segments(memory);
+  if (maps.N == nullptr || launch.at.N == 0) return maps;
+  launch.build_chunk_tables(context, args.in);
+  launch.prepare(context, args.in);
+  if (launch.is_split()) launch.scan_maps(context, launch.forward_scan(args.in), {.M = maps.M, .first = true});
+  BackwardScanArgs backward = launch.backward_scan(args.in, args.d_o);
+  backward.segment_dN = maps.N;
+  backward.first_dN = true;
+  launch_backward_scan(context, backward, launch.bf16);
+  return maps;
 }
 
 }  // namespace qdelta::cuda

@@ -18,9 +18,11 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
+#include "core/memory.h"
 #include "kernels/cuda/context.h"
-#include "kernels/recurrence.h"
+#include "kernels/recurrence_map.h"
 
 namespace qdelta::cuda {
 
@@ -32,5 +34,17 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
 [[nodiscard]] std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceForward& args);
 [[nodiscard]] std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceBackward& args);
 [[nodiscard]] std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks);
+
+// For recurrence_map.cpp: what every segment does to a state, S_out = M S_in + N and dS_in = M^T dS_out + dN.
+struct MapsOfSegments {
+  std::vector<std::int64_t> first;  // sequence n has the segments [first[n], first[n + 1])
+  float* M = nullptr;               // [segments][HV][K][K]; only what the maps of whole sequences are made of
+  float* N = nullptr;               // [segments][HV][K][V]; or dN
+};
+// In memory from `memory`; where that only counts, nothing runs.
+[[nodiscard]] MapsOfSegments recurrence_chunk_maps(const Context& context, const RecurrenceMap& args,
+                                                   BumpAllocator& memory);
+[[nodiscard]] MapsOfSegments recurrence_chunk_maps(const Context& context, const RecurrenceEntryGradient& args,
+                                                   BumpAllocator& memory);
 
 }  // namespace qdelta::cuda

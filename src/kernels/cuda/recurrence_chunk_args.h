@@ -165,7 +165,8 @@ struct BackwardScanArgs {
   // dN of every segment but the first of a sequence: its d_initial_states for d_final_states of zero, [segments]
   // [value_heads][K][V]. Optional, and then the only result.
   float* segment_dN = nullptr;
-  StatesOut d_states;  // dS+, on exit of every chunk
+  bool first_dN = false;  // of the first ones too
+  StatesOut d_states;     // dS+, on exit of every chunk
   TokensOut dv;
   void* v_new = nullptr;       // recomputed where given, because no forward scan has
   void* d_residual = nullptr;  // dR, laid out as V'

@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
   const int columns = a.dims.value_dim - column;
   const auto [sequence, begin, end, is_first, is_last] = segment_range(a.chunks, a.segments, index);
   const std::int64_t last = end - 1;
-  if (kSegmentsOnly && is_first) return;
+  if (kSegmentsOnly && is_first && !a.first_dN) return;
 
   using States = EntryStates<E, kKeyDim, kStages>;
   States states;

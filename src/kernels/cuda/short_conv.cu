@@ -254,6 +254,8 @@ struct ConvBackwardArgs {
   Rows<T> x, dy, dx;
   const float *weight, *bias;
   Sequences sequences;
+  ConvStates before;  // of the first sequence alone
+  Rows<RuntimeType> dbefore;
   float* partials;       // [tiles][channels][taps]
   float* bias_partials;  // [tiles][channels]
   std::int64_t channels;
@@ -316,7 +318,7 @@ __global__ __launch_bounds__(kConvThreads, 4) void conv_backward_kernel(ConvBack
     const int sequence_end = a.sequences.end(n, a.rows);
     const int end = min(tile_end, sequence_end);
     if (end <= begin) continue;
-    window.load(a.x, ConvStates{}, -1, begin, a.sequences.begin(n), c, a.taps);
+    window.load(a.x, a.before, a.before.of(n), begin, a.sequences.begin(n), c, a.taps);
     du.clear();
     // du of the segment, and of the W - 1 tokens after it, which dx needs; zero beyond the sequence.
     const int stop = min(sequence_end, end + W - 1);
@@ -347,14 +349,22 @@ __global__ __launch_bounds__(kConvThreads, 4) void conv_backward_kernel(ConvBack
           for (int i = 0; i < N; ++i) du.values[W - 1 + k][i] = du_t[i];
           // dx of the input W - 1 tokens back is complete.
           const int done = t - (W - 1);
-          if (!whole.value && (done < begin || done >= end)) continue;
+          // Or of one of the rows before the first sequence; the oldest taps may be missing.
+          const int row_before = done - begin + a.taps - 1;
+          const bool is_before =
+              !whole.value && done < begin && begin == 0 && n == 0 && row_before >= 0 && a.dbefore.data != nullptr;
+          if (!whole.value && !is_before && (done < begin || done >= end)) continue;
           float sum[N] = {};
 #pragma unroll
           for (int j = 0; j < W; ++j) {
 #pragma unroll
             for (int i = 0; i < N; ++i) sum[i] = fmaf(weights.values[W - 1 - j][i], du.values[k + j][i], sum[i]);
           }
-          a.dx.template store<N>(done, c, sum);
+          if (is_before) {
+            for (int i = 0; i < N; ++i) a.dbefore.set(row_before * a.dbefore.ld + c + i, sum[i]);
+          } else {
+            a.dx.template store<N>(done, c, sum);
+          }
         }
       };
       if (t0 - (W - 1) >= begin && t0 + kTokensInFlight <= end) {
@@ -398,6 +408,40 @@ void check_conv(const ConstTensorView& x, const ConstTensorView& weight, const C
   require(x.extent(0) < (std::int64_t{1} << 30), "short_conv: {} rows are too many for one launch", x.extent(0));
 }
 
+// The rows before the first sequence, or their gradients; float32.
+void check_before(const ConstTensorView& before, const ConstTensorView& weight, const char* name) {
+  check_matrix(before, {weight.extent(1) - 1, weight.extent(0)}, name);
+  require(before.dtype == DType::f32, "{} is {}, expected F32", name, name_of(before.dtype));
+}
+// A pool of one state, which the first sequence has.
+ConvStates states_before(const ConstTensorView& before) {
+  if (!before || before.extent(0) == 0) return {};
+  return {.data = as_rows<RuntimeType>(before), .slots = nullptr, .pool = 1, .stride = 0};
+}
+
+// What comes before the sequences: their states, the rows before the first one, or nothing.
+ConvStates states_of(const ShortConvForward& args) {
+  const std::int64_t channels = args.weight.extent(0);
+  const std::int64_t taps = args.weight.extent(1);
+  if (args.before) {
+    require(!args.state, "short_conv: both a state and rows before the first sequence are given");
+    check_before(args.before, args.weight, "before");
+    return states_before(args.before);
+  }
+  if (!args.state) return {};
+  require(args.state.shape == Shape({args.state.extent(0), taps - 1, channels}) &&
+              (args.state.dtype == DType::f32 || args.state.dtype == DType::bf16) &&
+              (args.state.step(2) == 1 || channels <= 1),
+          "short_conv: state {} {} is not [P, {}, {}] of F32 or BF16", name_of(args.state.dtype),
+          args.state.shape.text(), taps - 1, channels);
+  require(args.slots.empty() || args.slots.size() + 1 == args.offsets.size(), "short_conv: {} slots for {} sequences",
+          args.slots.size(), args.offsets.size() - 1);
+  return {{args.state.data, args.state.step(1), args.state.dtype == DType::bf16},
+          args.slots.empty() ? nullptr : args.slots.data(),
+          args.state.extent(0),
+          args.state.step(0)};
+}
+
 // Tokens of a tile in the forward: the overlap of W - 1 tokens is small beside it.
 constexpr int kForwardTile = 64;
 constexpr std::int64_t kMinBackwardTile = 32;
@@ -413,20 +457,7 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
   const std::int64_t channels = args.weight.extent(0);
   const std::int64_t taps = args.weight.extent(1);
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
-  ConvStates states{};
-  if (args.state) {
-    require(args.state.shape == Shape({args.state.extent(0), taps - 1, channels}) &&
-                (args.state.dtype == DType::f32 || args.state.dtype == DType::bf16) &&
-                (args.state.step(2) == 1 || channels <= 1),
-            "short_conv: state {} {} is not [P, {}, {}] of F32 or BF16", name_of(args.state.dtype),
-            args.state.shape.text(), taps - 1, channels);
-    require(args.slots.empty() || static_cast<std::int64_t>(args.slots.size()) == sequences,
-            "short_conv: {} slots for {} sequences", args.slots.size(), sequences);
-    states = {{args.state.data, args.state.step(1), args.state.dtype == DType::bf16},
-              args.slots.empty() ? nullptr : args.slots.data(),
-              args.state.extent(0),
-              args.state.step(0)};
-  }
+  const ConvStates states = states_of(args);
   if (rows == 0 || channels == 0 || sequences == 0) return;
   const auto arguments = [&](auto type) {
     using T = typename decltype(type)::type;
@@ -483,6 +514,10 @@ void short_conv_backward(const Context& context, const ShortConvBackward& args, 
   check_same_type("short_conv", args.x, {args.dy, args.dx});
   check_vector(args.dweight, args.weight.shape.elements(), "dweight");
   if (args.bias) check_vector(args.dbias, args.weight.extent(0), "dbias");
+  if (args.before) {
+    check_before(args.before, args.weight, "before");
+    check_before(args.dbefore, args.weight, "dbefore");
+  }
   check_workspace(workspace, short_conv_backward_workspace(args));
   const std::int64_t rows = args.x.extent(0);
   const std::int64_t channels = args.weight.extent(0);
@@ -502,6 +537,8 @@ void short_conv_backward(const Context& context, const ShortConvBackward& args, 
                                 .weight = floats(args.weight),
                                 .bias = floats(args.bias),
                                 .sequences = {args.offsets.data(), static_cast<int>(sequences)},
+                                .before = states_before(args.before),
+                                .dbefore = args.before ? as_rows<RuntimeType>(args.dbefore) : Rows<RuntimeType>(),
                                 .partials = partials,
                                 .bias_partials = bias_partials,
                                 .channels = channels,
