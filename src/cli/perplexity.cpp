@@ -75,7 +75,7 @@ double loss_of(const LanguageModel& model, const Text& text, const Device& devic
 
 // The same over the ranks, which read stretches of the text in turn, all of them at the same time.
 double loss_of(const LanguageModel& model, const Text& text, const Ranks& ranks, const RankGroups& groups) {
-  constexpr std::size_t kStretch = 1024;  // tokens
+  const std::size_t stretch = ranks.device().gpu == nullptr ? 1024 : 8192;  // tokens
   ModelRunner runner(model, ranks.device());
   SequenceRanks sequence(*ranks.communicator(), groups);
   std::optional<Progress> progress;
@@ -84,9 +84,9 @@ double loss_of(const LanguageModel& model, const Text& text, const Ranks& ranks,
   const std::span<const std::int32_t> tokens = text.tokens;
   std::vector<float> losses;
   double loss = 0;
-  for (std::size_t window = 0; window < text.predicted(); window += size * kStretch) {
-    const std::size_t begin = window + static_cast<std::size_t>(groups.part()) * kStretch;
-    const std::size_t end = std::min(begin + kStretch, text.predicted());
+  for (std::size_t window = 0; window < text.predicted(); window += size * stretch) {
+    const std::size_t begin = window + static_cast<std::size_t>(groups.part()) * stretch;
+    const std::size_t end = std::min(begin + stretch, text.predicted());
     double sum = 0;
     if (begin < end) {
       const std::vector<std::int64_t> offsets{0, static_cast<std::int64_t>(end - begin)};
@@ -99,7 +99,7 @@ double loss_of(const LanguageModel& model, const Text& text, const Ranks& ranks,
     ranks.communicator()->all_reduce(Device{}, std::span(&sum, 1), Reduction::sum);
     loss += sum;
     if (!std::isfinite(loss)) fail_not_finite();
-    if (progress) show(*progress, std::min(window + size * kStretch, text.predicted()), text, loss);
+    if (progress) show(*progress, std::min(window + size * stretch, text.predicted()), text, loss);
   }
   if (progress) progress->finish();
   return loss;
@@ -127,7 +127,6 @@ void run_perplexity(PerplexityFlags& flags) {
     const RankGroups groups(ranks.communicator(), flags.sequence_parallel);
     require(groups.groups() == 1, "--sequence-parallel {} on {} processes: there is one text, for all of them",
             flags.sequence_parallel, ranks.size());
-    if (ranks.device().gpu != nullptr) fail(Status::unsupported, "--sequence-parallel runs on the CPU alone so far");
     const auto model = load_model(flags.model);
     const Text text = read_text(flags);
     const double loss = loss_of(*model, text, ranks, groups);
@@ -154,7 +153,8 @@ void add_perplexity(CLI::App& app) {
       ->add_option("--sequence-parallel", flags->sequence_parallel,
                    "So many processes, started with mpirun, read parts of the text at the same time")
       ->capture_default_str();
-  command->add_option("--transport", flags->transport, "Between the processes: mpi, or auto")->capture_default_str();
+  command->add_option("--transport", flags->transport, "Between them: mpi, nccl, or auto for what fits")
+      ->capture_default_str();
   command->footer(
       "Examples:\n"
       "  qdelta perplexity --model run --data other.txt\n"

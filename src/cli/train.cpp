@@ -239,9 +239,6 @@ TrainingOutcome train_on(const Ranks& ranks, TrainFlags& flags, const CLI::App& 
                          const std::atomic<bool>& stop) {
   refuse_existing_run(flags);
   const RankGroups groups(ranks.communicator(), flags.run.sequence_parallel);
-  if (groups.parts > 1 && ranks.device().gpu != nullptr) {
-    fail(Status::unsupported, "--sequence-parallel runs on the CPU alone so far; leave it out, or --device");
-  }
   flags.check_batch(groups);
   NewShards shards(flags.run.out, ranks.first());
   const TrainingData data = open_data_of(flags, ranks, groups, shards);

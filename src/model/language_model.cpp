@@ -198,9 +198,6 @@ void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots&
           "the offsets of the sequences do not span the {} tokens", input.ids.size());
   const bool part = input.part != nullptr;
   require(!part || states.states == nullptr, "a part of a batch has no states of its own");
-  if (part && device_.gpu != nullptr) {
-    fail(Status::unsupported, "sequences over several processes run on the CPU alone so far");
-  }
   const BatchShape shape{.offsets = input.offsets, .training = training, .recompute = recompute_, .part = part};
   if (plan_ == nullptr || !plan_->fits(shape)) {
     BumpAllocator counter(nullptr);

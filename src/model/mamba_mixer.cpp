@@ -30,10 +30,11 @@ SelectiveScanInputs tokens_of(SelectiveScanInputs in, std::int64_t begin, std::i
 }
 
 // out = map . state + out, the map being diagonal.
-void add_mapped(const TensorView& map, const TensorView& state, const TensorView& out) {
-  const std::span<float> sums = floats_of(out);
-  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += floats_of(map)[i] * floats_of(state)[i];
+void add_mapped(const Device& device, const TensorView& map, const TensorView& state, const TensorView& out) {
+  add_product(device, {.a = floats_of(map), .b = floats_of(state), .out = floats_of(out)});
 }
+
+void clear(const Device& device, const TensorView& view) { clear(device, view.data, floats_of(view).size_bytes()); }
 
 // A of state n is -(n + 1).
 Initializer log_of_state_number(std::int64_t states) {
@@ -155,7 +156,8 @@ std::unique_ptr<MixerScratch> MambaMixer::plan_scratch(const Device& device, con
     for (TensorView* halo : {&s->rows_own, &s->rows_in}) *halo = take(memory, {c.conv_size - 1, inner()});
     for (TensorView* all : {&s->states, &s->d_states}) *all = take(memory, {sequences, c.state_size, inner()});
     s->state_own = take(memory, {1, c.state_size, inner()});
-    s->no_input = take(memory, {1, inner()});
+    s->no_input = take(memory, {1, inner()}, dtype);
+    s->offsets = take(memory, {2}, DType::i64);
     s->dA_log = take(memory, {inner(), c.state_size});
     for (TensorView* unwanted : {&s->d_skip, &s->d_dt_bias}) *unwanted = take(memory, {inner()});
   }
@@ -247,11 +249,19 @@ void MambaMixer::run_scan(const LayerContext& context, const Activations& a, con
 // The map of a part is diagonal, h_out = m . h_in + n. Both are final states of the scan: n from zeros, m from ones
 // without an input. The gradient that a part's own outputs send to h_in is that of its backward without d_ht.
 
-TensorView MambaMixer::states_on_entry(const Batch& batch, const Activations& a, const Scratch& s) {
-  if (!SequencePart::enters(batch)) return {};
-  std::ranges::fill(floats_of(s.states), 0.0F);
-  std::ranges::copy(floats_of(a.entry), floats_of(s.states).begin());
+TensorView MambaMixer::states_on_entry(const LayerContext& context, const Activations& a, const Scratch& s) {
+  if (!SequencePart::enters(context.batch)) return {};
+  clear(context.device, s.states);
+  copy_on_device(context.device, s.states.data, a.entry.data, floats_of(a.entry).size_bytes());
   return s.states;
+}
+
+// One sequence of so many tokens, as the scan wants it on this device.
+std::span<const std::int64_t> MambaMixer::one_sequence(const LayerContext& context, const Scratch& s,
+                                                       std::int64_t tokens) {
+  const std::array<std::int64_t, 2> offsets{0, tokens};
+  upload(context.device, s.offsets.data, offsets.data(), sizeof(offsets));
+  return {reinterpret_cast<const std::int64_t*>(s.offsets.data), offsets.size()};
 }
 
 TensorView MambaMixer::carry_states(const LayerContext& context, const Activations& a, const Scratch& s) const {
@@ -259,40 +269,39 @@ TensorView MambaMixer::carry_states(const LayerContext& context, const Activatio
   const bool passes = SequencePart::passes(batch);
   if (batch.part->leaves()) {
     const std::int64_t begin = batch.offsets[batch.offsets.size() - 2];
-    const std::array<std::int64_t, 2> offsets{0, batch.rows() - begin};
+    const std::int64_t tokens = batch.rows() - begin;
     SelectiveScanForward args;
-    args.in = tokens_of(inputs(context, a), begin, offsets[1], offsets);
-    args.y = narrowed(a.y, 0, begin, offsets[1]);
+    args.in = tokens_of(inputs(context, a), begin, tokens, one_sequence(context, s, tokens));
+    args.y = narrowed(a.y, 0, begin, tokens);
     args.ht = s.state_own;
     selective_scan_forward(context.device, args, context.workspace);
     if (passes) {
-      std::ranges::fill(floats_of(a.map), 1.0F);
-      std::ranges::fill(floats_of(s.no_input), 0.0F);
+      const std::vector<float> ones(floats_of(a.map).size(), 1.0F);
+      upload(context.device, a.map.data, ones.data(), floats_of(a.map).size_bytes());
+      clear(context.device, s.no_input.data, static_cast<std::size_t>(inner()) * size_of(s.no_input.dtype));
       args.in.x = block_views::repeated(s.no_input, a.x);
       args.in.h0 = a.map;
       args.ht = a.map;
       selective_scan_forward(context.device, args, context.workspace);
     }
   }
-  batch.part->carry(SequencePart::Way::on, floats_of(s.state_own), floats_of(a.entry), passes,
-                    [&] { add_mapped(a.map, a.entry, s.state_own); });
-  return states_on_entry(batch, a, s);
+  batch.part->carry(context.device, SequencePart::Way::on, floats_of(s.state_own), floats_of(a.entry), passes,
+                    [&] { add_mapped(context.device, a.map, a.entry, s.state_own); });
+  return states_on_entry(context, a, s);
 }
 
 TensorView MambaMixer::carry_state_gradients(const LayerContext& context, std::span<float> gradients,
                                              const Activations& a, const Scratch& s) const {
   const Batch& batch = context.batch;
   if (batch.part->enters()) {
-    const std::array<std::int64_t, 2> offsets{0, batch.offsets[1]};
-    for (const TensorView& unwanted : {s.dA_log, s.d_skip, s.d_dt_bias}) std::ranges::fill(floats_of(unwanted), 0.0F);
+    const std::int64_t tokens = batch.offsets[1];
+    for (const TensorView& unwanted : {s.dA_log, s.d_skip, s.d_dt_bias}) clear(context.device, unwanted);
     SelectiveScanBackward args = backward_args(context, gradients, a, s);
-    args.in = tokens_of(args.in, 0, offsets[1], offsets);
+    args.in = tokens_of(args.in, 0, tokens, one_sequence(context, s, tokens));
     args.in.h0 = a.entry;
-    args.chunk_states = narrowed(a.chunk_states, 0, 0, scan_chunks(offsets[1]));
-    args.dy = narrowed(args.dy, 0, 0, offsets[1]);
-    for (TensorView* view : {&args.dx, &args.ddt, &args.dB, &args.dC, &args.dz}) {
-      *view = narrowed(*view, 0, 0, offsets[1]);
-    }
+    args.chunk_states = narrowed(a.chunk_states, 0, 0, scan_chunks(tokens));
+    args.dy = narrowed(args.dy, 0, 0, tokens);
+    for (TensorView* view : {&args.dx, &args.ddt, &args.dB, &args.dC, &args.dz}) *view = narrowed(*view, 0, 0, tokens);
     args.dA_log = s.dA_log;
     args.dskip = s.d_skip;
     args.ddt_bias = s.d_dt_bias;
@@ -300,9 +309,9 @@ TensorView MambaMixer::carry_state_gradients(const LayerContext& context, std::s
     selective_scan_backward(context.device, args, context.workspace);
   }
   const TensorView exit = narrowed(s.d_states, 0, batch.sequences() - 1, 1);
-  if (batch.part->leaves()) std::ranges::fill(floats_of(s.d_states), 0.0F);
-  batch.part->carry(SequencePart::Way::back, floats_of(s.state_own), floats_of(exit), SequencePart::passes(batch),
-                    [&] { add_mapped(a.map, exit, s.state_own); });
+  if (batch.part->leaves()) clear(context.device, s.d_states);
+  batch.part->carry(context.device, SequencePart::Way::back, floats_of(s.state_own), floats_of(exit),
+                    SequencePart::passes(batch), [&] { add_mapped(context.device, a.map, exit, s.state_own); });
   return batch.part->leaves() ? s.d_states : TensorView();
 }
 
@@ -316,7 +325,7 @@ void MambaMixer::forward(const LayerContext& context, const Forward& args, Mixer
   const Weights& weights = context.weights;
   linear_forward(device, {.x = args.in, .w = in_proj_.matrix_in(weights), .y = a.projected, .add = {}});
   if (SequencePart* part = context.batch.part; part != nullptr) {
-    part->carry_rows(context.batch, columns(a.projected, 0, inner()), s.rows_own, a.before);
+    part->carry_rows(device, context.batch, columns(a.projected, 0, inner()), s.rows_own, a.before);
   }
   short_conv_forward(device,
                      {.x = columns(a.projected, 0, inner()),
@@ -349,7 +358,7 @@ void MambaMixer::backward(const LayerContext& context, const Backward& args, con
   SelectiveScanBackward scan = backward_args(context, gradients, a, s);
   if (context.batch.part != nullptr) {
     scan.d_ht = carry_state_gradients(context, gradients, a, s);
-    scan.in.h0 = states_on_entry(context.batch, a, s);
+    scan.in.h0 = states_on_entry(context, a, s);
   }
   selective_scan_backward(device, scan, context.workspace);
   linear_backward(device, {.x = columns(a.low, 0, R),
@@ -376,7 +385,7 @@ void MambaMixer::backward(const LayerContext& context, const Backward& args, con
                        .dbefore = SequencePart::enters(context.batch) ? s.rows_own : TensorView()},
                       context.workspace);
   if (SequencePart* part = context.batch.part; part != nullptr) {
-    part->carry_row_gradients(context.batch, s.rows_own, s.rows_in, columns(s.d_projected, 0, inner()));
+    part->carry_row_gradients(device, context.batch, s.rows_own, s.rows_in, columns(s.d_projected, 0, inner()));
   }
   linear_backward(device, {.x = args.in,
                            .w = in_proj_.matrix_in(weights),

@@ -38,6 +38,7 @@ struct MambaScratch : MixerScratch {
   TensorView states, d_states;           // [sequences, states, inner width]: on entry, and gradients on exit
   TensorView state_own;                  // [1, states, inner width]: what goes over a cut, h_out or dh_in
   TensorView no_input;                   // [1, inner width]: zeros
+  TensorView offsets;                    // [2] i64: of one sequence
   TensorView dA_log, d_skip, d_dt_bias;  // of the parameters, where nobody wants them
 };
 
@@ -79,7 +80,9 @@ class MambaMixer final : public Mixer {
   // For a part of a batch: the states that the sequences begin with (again), and the gradients of those that they end
   // with. Missing where all are zero.
   [[nodiscard]] TensorView carry_states(const LayerContext& context, const Activations& a, const Scratch& s) const;
-  [[nodiscard]] static TensorView states_on_entry(const Batch& batch, const Activations& a, const Scratch& s);
+  [[nodiscard]] static TensorView states_on_entry(const LayerContext& context, const Activations& a, const Scratch& s);
+  [[nodiscard]] static std::span<const std::int64_t> one_sequence(const LayerContext& context, const Scratch& s,
+                                                                  std::int64_t tokens);
   [[nodiscard]] TensorView carry_state_gradients(const LayerContext& context, std::span<float> gradients,
                                                  const Activations& a, const Scratch& s) const;
 

@@ -356,8 +356,8 @@ TensorView RecurrenceMixer::carry_states(const LayerContext& context, const Acti
                    context.workspace);
   }
   const TensorView entry = narrowed(s.states, 0, 0, 1);
-  if (part.enters()) std::ranges::fill(floats_of(s.states), 0.0F);
-  part.carry(SequencePart::Way::on, floats_of(s.state_own), floats_of(entry), passes, [&] {
+  if (part.enters()) clear(context.device, s.states.data, floats_of(s.states).size_bytes());
+  part.carry(context.device, SequencePart::Way::on, floats_of(s.state_own), floats_of(entry), passes, [&] {
     recurrence_map_product(context.device, {.m = a.map, .state = entry, .add = s.state_own, .out = s.state_own},
                            context.workspace);
   });
@@ -377,13 +377,14 @@ TensorView RecurrenceMixer::carry_state_gradients(const LayerContext& context, c
                               context.workspace);
   }
   const TensorView exit = narrowed(s.states, 0, context.batch.sequences() - 1, 1);
-  if (part.leaves()) std::ranges::fill(floats_of(s.states), 0.0F);
-  part.carry(
-      SequencePart::Way::back, floats_of(s.state_own), floats_of(exit), SequencePart::passes(context.batch), [&] {
-        recurrence_map_product(context.device,
-                               {.m = a.map, .state = exit, .add = s.state_own, .out = s.state_own, .transposed = true},
-                               context.workspace);
-      });
+  if (part.leaves()) clear(context.device, s.states.data, floats_of(s.states).size_bytes());
+  const auto through = [&] {
+    recurrence_map_product(context.device,
+                           {.m = a.map, .state = exit, .add = s.state_own, .out = s.state_own, .transposed = true},
+                           context.workspace);
+  };
+  part.carry(context.device, SequencePart::Way::back, floats_of(s.state_own), floats_of(exit),
+             SequencePart::passes(context.batch), through);
   return part.leaves() ? s.states : TensorView();
 }
 
@@ -446,7 +447,7 @@ void RecurrenceMixer::forward(const LayerContext& context, const Forward& args, 
   const Weights& weights = context.weights;
   linear_forward(device, {.x = args.in, .w = projections_.matrix_in(weights), .y = a.projected, .add = {}});
   if (SequencePart* part = context.batch.part; part != nullptr) {
-    part->carry_rows(context.batch, columns(a.projected, 0, channels()), s.rows_own, a.before);
+    part->carry_rows(device, context.batch, columns(a.projected, 0, channels()), s.rows_own, a.before);
   }
   run_convolution(context, a, qkv_of(a, s), state);
   gates_forward(device, gates(weights, a));
@@ -522,7 +523,8 @@ void RecurrenceMixer::gates_and_conv_backward(const LayerContext& context, std::
                        .dbefore = SequencePart::enters(context.batch) ? s.rows_own : TensorView()},
                       context.workspace);
   if (SequencePart* part = context.batch.part; part != nullptr) {
-    part->carry_row_gradients(context.batch, s.rows_own, s.rows_in, columns(s.d_projected, 0, channels()));
+    part->carry_row_gradients(context.device, context.batch, s.rows_own, s.rows_in,
+                              columns(s.d_projected, 0, channels()));
   }
 }
 

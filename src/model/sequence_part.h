@@ -16,6 +16,7 @@
 #include <span>
 
 #include "core/tensor.h"
+#include "kernels/device.h"
 #include "model/batch.h"
 
 namespace qdelta {
@@ -38,31 +39,34 @@ class SequencePart {
 
   // From part to part: on, to later tokens, or back. `own` is what this part has for the next one that way, `in`
   // receives what the one before has for it; either only where a sequence goes over that cut. Where `own` depends on
-  // `in`, through() completes it between the two.
+  // `in`, through() completes it between the two. Memory of `device`, here and below.
   enum class Way { on, back };
   template <class Through>
-  void carry(Way way, std::span<float> own, std::span<float> in, bool depends, const Through& through) {
+  void carry(const Device& device, Way way, std::span<float> own, std::span<float> in, bool depends,
+             const Through& through) {
     const bool gets = way == Way::on ? enters_ : leaves_;
     const bool gives = way == Way::on ? leaves_ : enters_;
-    if (gives && !depends) send(way, own);
-    if (gets) receive(way, in);
+    if (gives && !depends) send(device, way, own);
+    if (gets) receive(device, way, in);
     if (gives && depends) {
       through();
-      send(way, own);
+      send(device, way, own);
     }
   }
 
   // The rows [W - 1, channels] of the convolution's input before the first sequence, into `before`, where it enters.
-  // `x`: [N, channels] of this part. `own`: memory like `before`.
-  void carry_rows(const Batch& batch, const ConstTensorView& x, const TensorView& own, const TensorView& before);
+  // `x`: [N, channels] of this part. `own`: memory like `before`, float32.
+  void carry_rows(const Device& device, const Batch& batch, const ConstTensorView& x, const TensorView& own,
+                  const TensorView& before);
   // The gradients of those rows: `dbefore` of this part's first sequence go back, those that come are added to `dx`.
   // `in`: memory like `dbefore`.
-  void carry_row_gradients(const Batch& batch, const TensorView& dbefore, const TensorView& in, const TensorView& dx);
+  void carry_row_gradients(const Device& device, const Batch& batch, const TensorView& dbefore, const TensorView& in,
+                           const TensorView& dx);
 
  protected:
-  // `send` does not wait for the other to receive, and is done with the memory when it returns.
-  virtual void send(Way way, std::span<const float> data) = 0;
-  virtual void receive(Way way, std::span<float> data) = 0;
+  // `send` does not wait for the other to receive; what is asked of the device after it may change the memory.
+  virtual void send(const Device& device, Way way, std::span<const float> data) = 0;
+  virtual void receive(const Device& device, Way way, std::span<float> data) = 0;
 
   bool enters_ = false, leaves_ = false;
 };

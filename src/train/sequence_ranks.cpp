@@ -23,7 +23,8 @@ TokenBatch SequenceRanks::take(const TokenBatch& whole) {
 void SequenceRanks::take_stretch(bool first, bool last) { begin(!first, !last); }
 
 void SequenceRanks::begin(bool enters, bool leaves) {
-  sent_.clear();  // which waits
+  for (Sent& sent : std::span(sent_).first(sent_count_)) sent.request.wait();
+  sent_count_ = 0;
   enters_ = enters;
   leaves_ = leaves;
 }
@@ -33,15 +34,17 @@ int SequenceRanks::neighbour(int step) const {
   return ranks_.group() * parts + (ranks_.part() + step + parts) % parts;
 }
 
-void SequenceRanks::send(Way way, std::span<const float> data) {
-  Sent& sent = sent_.emplace_back();
-  sent.data.assign(data.begin(), data.end());
-  sent.request = communicator_.send_async(Device{}, std::as_bytes(std::span<const float>(sent.data)),
-                                          neighbour(way == Way::on ? 1 : -1));
+void SequenceRanks::send(const Device& device, Way way, std::span<const float> data) {
+  if (sent_count_ == sent_.size()) sent_.emplace_back();
+  Sent& sent = sent_[sent_count_++];
+  sent.data.grow(device, data.size_bytes());
+  copy_on_device(device, sent.data.data(), data.data(), data.size_bytes());
+  sent.request =
+      communicator_.send_async(device, {sent.data.data(), data.size_bytes()}, neighbour(way == Way::on ? 1 : -1));
 }
 
-void SequenceRanks::receive(Way way, std::span<float> data) {
-  communicator_.recv(Device{}, std::as_writable_bytes(data), neighbour(way == Way::on ? -1 : 1));
+void SequenceRanks::receive(const Device& device, Way way, std::span<float> data) {
+  communicator_.recv(device, std::as_writable_bytes(data), neighbour(way == Way::on ? -1 : 1));
 }
 
 }  // namespace qdelta

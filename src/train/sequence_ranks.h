@@ -40,22 +40,24 @@ class SequenceRanks final : public SequencePart {
   void take_stretch(bool first, bool last);
 
  protected:
-  void send(Way way, std::span<const float> data) override;
-  void receive(Way way, std::span<float> data) override;
+  void send(const Device& device, Way way, std::span<const float> data) override;
+  void receive(const Device& device, Way way, std::span<float> data) override;
 
  private:
   [[nodiscard]] int neighbour(int step) const;
   void begin(bool enters, bool leaves);
 
   struct Sent {
-    std::vector<float> data;
+    DeviceBuffer data;
     Request request;
   };
 
   Communicator& communicator_;
   RankGroups ranks_;
-  // On the way, until the next batch: a rank never waits for one that comes later, which may be waiting for it.
+  // On the way, until the next batch: a rank never waits for one that comes later, which may be waiting for it. The
+  // first sent_count_; the others' memory is used again.
   std::vector<Sent> sent_;
+  std::size_t sent_count_ = 0;
 };
 
 }  // namespace qdelta
