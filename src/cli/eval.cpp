@@ -11,6 +11,7 @@
 #include "cli/build_info.h"
 #include "cli/cli.h"
 #include "cli/device_flags.h"
+#include "cli/eval_ranks.h"
 #include "cli/evaluation_display.h"
 #include "cli/model_folder.h"
 #include "cli/stop_signal.h"
@@ -32,6 +33,8 @@ struct EvalFlags {
   eval::TaskSettings settings;
   std::int64_t batch = 8, max_length = 2048, bootstrap = 100'000;
   bool restart = false, dry_run = false;
+  std::int64_t sequence_parallel = 1;
+  std::string transport = "auto";
   DeviceFlags device;
 };
 
@@ -114,58 +117,93 @@ struct ChosenTasks {
   }
 };
 
-void run_eval(EvalFlags& flags) {
-  const StopSignal stop;  // before anything computes
-  check(flags);
-  const auto start = std::chrono::steady_clock::now();
-  const ChosenTasks chosen(flags.tasks);
-  const eval::Bos bos = eval::bos_of(flags.bos);
-  flags.model = model_folder(flags.model);
-  const auto model = load_model(flags.model);
+// What is asked, and of what.
+struct Evaluation {
+  EvalFlags& flags;
+  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  ChosenTasks chosen;
+  std::unique_ptr<LanguageModel> model;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<eval::RequestEncoder> encoder;
-  if (chosen.reads_text()) {
+
+  explicit Evaluation(EvalFlags& given) : flags(given), chosen(given.tasks) {
+    const eval::Bos bos = eval::bos_of(flags.bos);
+    flags.model = model_folder(flags.model);
+    model = load_model(flags.model);
+    if (!chosen.reads_text()) return;
     tokenizer = load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
     require(tokenizer->vocab_size() <= model->config().vocab_size,
             "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
             tokenizer->vocab_size(), model->config().vocab_size);
     encoder = std::make_unique<eval::RequestEncoder>(*tokenizer, bos, flags.max_length);
   }
-  const eval::TaskList tasks = chosen.make({flags.settings, encoder.get(), model->config()});
-  if (flags.dry_run) {
-    write_examples(flags.log_examples, tasks, {});
-    fmt::print("What would be asked is in {}.\n", flags.log_examples);
-    return;
+
+  [[nodiscard]] eval::TaskList tasks() const { return chosen.make({flags.settings, encoder.get(), model->config()}); }
+
+  // What results depend on, and a key of it, by which a journal is known again.
+  struct Report {
+    nlohmann::ordered_json json;
+    std::string key;
+  };
+  [[nodiscard]] Report report(const eval::TaskList& tasks, const Device& device) const {
+    nlohmann::ordered_json report;
+    report["qdelta"] = QDELTA_VERSION;
+    report["compiler"] = build_info().compiler;
+    report["model"] = {{"path", flags.model}, {"hash", fmt::format("{:016x}", model_hash(*model))}};
+    if (tokenizer != nullptr) {
+      report["tokenizer"] = {{"name", tokenizer->name()},
+                             {"fingerprint", fmt::format("{:016x}", tokenizer->fingerprint())},
+                             {"adds_bos", encoder->adds_bos()}};
+    }
+    report["settings"] = settings_json(flags, device);
+    report["examples_hash"] = eval::hash_of(tasks);
+    const std::string key = fmt::format(
+        "{:016x}", hash_texts({report["model"]["hash"].dump(), report["settings"].dump(),
+                               report["examples_hash"].dump(), report.value("tokenizer", report["model"]).dump()}));
+    report["settings"]["data"] = flags.settings.data;
+    if (!flags.settings.ruler_data.empty()) report["settings"]["ruler_data"] = flags.settings.ruler_data;
+    report["settings"]["batch"] = flags.batch;
+    report["settings"]["threads"] = flags.device.threads;
+    if (flags.sequence_parallel > 1) report["settings"]["sequence_parallel"] = flags.sequence_parallel;
+    return {std::move(report), key};
   }
 
-  const Device device = flags.device.open();
-  nlohmann::ordered_json report;
-  report["qdelta"] = QDELTA_VERSION;
-  report["compiler"] = build_info().compiler;
-  report["model"] = {{"path", flags.model}, {"hash", fmt::format("{:016x}", model_hash(*model))}};
-  if (tokenizer != nullptr) {
-    report["tokenizer"] = {{"name", tokenizer->name()},
-                           {"fingerprint", fmt::format("{:016x}", tokenizer->fingerprint())},
-                           {"adds_bos", encoder->adds_bos()}};
+  void write_results(const eval::TaskList& tasks, const std::vector<std::vector<nlohmann::json>>& results,
+                     nlohmann::ordered_json report) const {
+    std::vector<eval::TaskResult> summary;
+    for (std::size_t t = 0; t < tasks.size(); ++t) {
+      summary.push_back(eval::aggregate(*tasks[t], results[t], {flags.bootstrap, flags.device.threads}));
+    }
+    report["results"] = eval::json_of(summary);
+    if (!flags.log_examples.empty()) write_examples(flags.log_examples, tasks, results);
+    if (!flags.out.empty()) write_whole(flags.out, report.dump(2) + "\n");
+    if (!flags.harness_out.empty()) {
+      const eval::HarnessRun run{
+          .model = flags.model,
+          .version = QDELTA_VERSION,
+          .fewshot = flags.settings.fewshot,
+          .limit = flags.settings.limit,
+          .batch = flags.batch,
+          .bootstrap = flags.bootstrap,
+          .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+      write_whole(flags.harness_out, eval::harness_json(summary, run).dump(2) + "\n");
+    }
+    fmt::print("{}", eval::table_of(summary));
   }
-  report["settings"] = settings_json(flags, device);
-  report["examples_hash"] = eval::hash_of(tasks);
-  const std::string key = fmt::format(
-      "{:016x}", hash_texts({report["model"]["hash"].dump(), report["settings"].dump(), report["examples_hash"].dump(),
-                             report.value("tokenizer", report["model"]).dump()}));
-  report["settings"]["data"] = flags.settings.data;
-  if (!flags.settings.ruler_data.empty()) report["settings"]["ruler_data"] = flags.settings.ruler_data;
-  report["settings"]["batch"] = flags.batch;
-  report["settings"]["threads"] = flags.device.threads;
+};
 
+// False where it was stopped.
+bool evaluate(const Evaluation& evaluation, const eval::TaskList& tasks, eval::Engine& engine, const Device& device,
+              const std::atomic<bool>& stop) {
+  const EvalFlags& flags = evaluation.flags;
+  auto [report, key] = evaluation.report(tasks, device);
   const std::string journal_path = flags.out + ".journal";
   eval::Journal journal = flags.out.empty() ? eval::Journal() : eval::Journal(journal_path, key, flags.restart);
   if (journal.size() > 0) fmt::print("Going on after {} examples kept in {}.\n", journal.size(), journal_path);
   std::fflush(stdout);  // progress does not go through its buffer
-  eval::Engine engine(*model, device, flags.batch);
   std::vector<std::vector<nlohmann::json>> results;
   EvaluationDisplay display;
-  const bool finished = eval::run_examples(tasks, engine, journal, stop.raised(), results,
+  const bool finished = eval::run_examples(tasks, engine, journal, stop, results,
                                            [&](const eval::EvaluationProgress& now) { display.show(now); });
   display.finish();
   if (!finished) {
@@ -173,29 +211,51 @@ void run_eval(EvalFlags& flags) {
                                     ? "Nothing is kept: with --out, what is finished would be."
                                     : fmt::format("{} examples are kept in {}; to go on, give the same command.",
                                                   journal.size(), journal_path));
-    throw CLI::RuntimeError(130);  // as a shell reports Ctrl-C
+    return false;
   }
-
-  std::vector<eval::TaskResult> summary;
-  for (std::size_t t = 0; t < tasks.size(); ++t) {
-    summary.push_back(eval::aggregate(*tasks[t], results[t], {flags.bootstrap, flags.device.threads}));
-  }
-  report["results"] = eval::json_of(summary);
-  if (!flags.log_examples.empty()) write_examples(flags.log_examples, tasks, results);
-  if (!flags.out.empty()) write_whole(flags.out, report.dump(2) + "\n");
-  if (!flags.harness_out.empty()) {
-    const eval::HarnessRun run{
-        .model = flags.model,
-        .version = QDELTA_VERSION,
-        .fewshot = flags.settings.fewshot,
-        .limit = flags.settings.limit,
-        .batch = flags.batch,
-        .bootstrap = flags.bootstrap,
-        .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
-    write_whole(flags.harness_out, eval::harness_json(summary, run).dump(2) + "\n");
-  }
+  evaluation.write_results(tasks, results, std::move(report));
   journal.remove();
-  fmt::print("{}", eval::table_of(summary));
+  return true;
+}
+
+void list_examples(const EvalFlags& flags, const eval::TaskList& tasks) {
+  write_examples(flags.log_examples, tasks, {});
+  fmt::print("What would be asked is in {}.\n", flags.log_examples);
+}
+
+// Over several processes, of which the first one asks.
+bool evaluate_on_ranks(EvalFlags& flags, const std::atomic<bool>& stop) {
+  const Ranks ranks(flags.device, flags.transport);
+  bool finished = true;
+  ranks.run([&] {
+    const RankGroups groups(ranks.communicator(), flags.sequence_parallel);
+    require(groups.groups() == 1, "--sequence-parallel {} on {} processes: there is one evaluation, for all of them",
+            flags.sequence_parallel, ranks.size());
+    const Evaluation evaluation(flags);
+    EngineOfRanks engine(*evaluation.model, ranks, groups, flags.batch, evaluation.tokenizer.get());
+    if (!ranks.first()) return engine.follow();
+    finished = evaluate(evaluation, evaluation.tasks(), engine, ranks.device(), stop);
+    engine.dismiss();
+  });
+  return finished;
+}
+
+void run_eval(EvalFlags& flags) {
+  const StopSignal stop;  // before anything computes
+  check(flags);
+  bool finished = true;
+  if (flags.sequence_parallel != 1) {
+    require(!flags.dry_run, "--dry-run computes nothing: leave --sequence-parallel out");
+    finished = evaluate_on_ranks(flags, stop.raised());
+  } else {
+    const Evaluation evaluation(flags);
+    const eval::TaskList tasks = evaluation.tasks();
+    if (flags.dry_run) return list_examples(flags, tasks);
+    const Device device = flags.device.open();
+    eval::Engine engine(*evaluation.model, device, flags.batch);
+    finished = evaluate(evaluation, tasks, engine, device, stop.raised());
+  }
+  if (!finished) throw CLI::RuntimeError(130);  // as a shell reports Ctrl-C
 }
 
 std::string task_help() {
@@ -262,13 +322,21 @@ void add_eval(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--bootstrap", flags->bootstrap, "Draws for the standard error of a perplexity; 0: none")
       ->capture_default_str();
+  command
+      ->add_option("--sequence-parallel", flags->sequence_parallel,
+                   "So many processes, started with mpirun or srun, share the tokens of every sequence")
+      ->capture_default_str();
+  command->add_option("--transport", flags->transport, "Between them: mpi, nccl, or auto for what fits")
+      ->capture_default_str();
   flags->device.add_to(*command);
-  command->footer(task_help() +
-                  "\nExamples:\n"
-                  "  qdelta eval --model M --tasks lambada_openai,arc_easy --data data/eval --out results.json\n"
-                  "  qdelta eval --model M --tasks niah_single_1,niah_single_2 --lengths 1024,2048 --samples 100\n"
-                  "  qdelta eval --model M --tasks mqar --mqar 256:64:1000\n"
-                  "After Ctrl-C the same command goes on where it stopped, if it has --out.");
+  command->footer(
+      task_help() +
+      "\nExamples:\n"
+      "  qdelta eval --model M --tasks lambada_openai,arc_easy --data data/eval --out results.json\n"
+      "  qdelta eval --model M --tasks niah_single_1,niah_single_2 --lengths 1024,2048 --samples 100\n"
+      "  qdelta eval --model M --tasks mqar --mqar 256:64:1000\n"
+      "  mpirun --bind-to none -n 4 qdelta eval --model M --tasks wikitext --data data/eval --sequence-parallel 4\n"
+      "After Ctrl-C the same command goes on where it stopped, if it has --out.");
   command->callback([flags] { run_eval(*flags); });
 }
 

@@ -1,5 +1,8 @@
 // --sequence-parallel under mpirun: sequences over several processes give the numbers of one.
+#include <nlohmann/json.hpp>
+
 #include <cstdio>
+#include <sstream>
 
 #include "ranks_testing.h"
 
@@ -113,6 +116,61 @@ TEST_F(SequenceParallel, Perplexity) {
   const RunResult wrong =
       mpirun(4, {"perplexity", "--model", model, "--data", folder_.file("text"), "--sequence-parallel", "2"});
   EXPECT_TRUE(contains(wrong.out, "--sequence-parallel 2 on 4 processes: there is one text")) << wrong.out;
+}
+
+// Likelihoods over parts of the texts, answers at every position, and texts that are dealt out: as one process has
+// them. The shortest has fewer tokens than there are ranks.
+TEST_F(SequenceParallel, Eval) {
+  static_cast<void>(run_well(joined(packed("4"), {"--out", folder_.file("one")})));
+  write_file(folder_.file("own.jsonl"),
+             "{\"q\": \"" + std::string(300, 'a') + "\"}\n{\"q\": \"b\"}\n{\"q\": \"c d\"}\n");
+  write_file(folder_.file("choice.json"),
+             R"({"task": "choice", "data": "own.jsonl", "prompt": "{{q}}", "choices": ["x", "yz"], "answer": "1"})");
+  write_file(folder_.file("free.json"),
+             R"({"task": "free", "data": "own.jsonl", "prompt": "{{q}}", "answer": "e", "max_tokens": 5})");
+  const auto words = [&](const std::string& name) {
+    return Words{"eval",
+                 "--model",
+                 folder_.file("one"),
+                 "--mqar",
+                 "16:2:3",
+                 "--threads",
+                 "1",
+                 "--tasks",
+                 folder_.file("choice.json") + "," + folder_.file("free.json") + ",mqar",
+                 "--out",
+                 folder_.file(name),
+                 "--log-examples",
+                 folder_.file(name + ".log")};
+  };
+  static_cast<void>(run_well(words("alone.json")));
+  const auto lines = [&](const std::string& name) {
+    std::vector<nlohmann::json> out;
+    std::istringstream in(read_file(folder_.file(name + ".log")));
+    for (std::string line; std::getline(in, line);) out.push_back(nlohmann::json::parse(line));
+    return out;
+  };
+  for (const int ranks : {2, 4}) {
+    const std::string name = fmt::format("of{}.json", ranks);
+    const RunResult result = mpirun(ranks, joined(words(name), {"--sequence-parallel", std::to_string(ranks)}));
+    ASSERT_EQ(result.status, 0) << result.out;
+    const auto expected = lines("alone.json");
+    const auto got = lines(name);
+    ASSERT_EQ(got.size(), expected.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      for (const auto& [metric, value] : expected[i]["values"].items()) {
+        EXPECT_NEAR(got[i]["values"][metric].get<double>(), value.get<double>(), 1e-5) << got[i].dump();
+      }
+      EXPECT_EQ(got[i].value("text", ""), expected[i].value("text", ""));
+      for (std::size_t c = 0; c < got[i].value("log_likelihoods", nlohmann::json::array()).size(); ++c) {
+        EXPECT_NEAR(got[i]["log_likelihoods"][c], expected[i]["log_likelihoods"][c], 1e-4);
+      }
+    }
+    EXPECT_FALSE(fs::exists(folder_.file(name + ".journal")));
+  }
+  const RunResult wrong = mpirun(4, joined(words("wrong.json"), {"--sequence-parallel", "2"}));
+  EXPECT_NE(wrong.status, 0);
+  EXPECT_TRUE(contains(wrong.out, "--sequence-parallel 2 on 4 processes: there is one evaluation")) << wrong.out;
 }
 
 }  // namespace
