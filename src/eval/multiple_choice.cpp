@@ -182,19 +182,18 @@ ChoiceQuestion boolq_question(const JsonAt& record) {
 
 namespace {
 
-std::vector<Metric> metrics_of(bool normalized) {
-  std::vector<Metric> metrics{{"acc", Aggregation::mean}};
-  if (normalized) metrics.push_back({"acc_norm", Aggregation::mean});
+std::vector<Metric> metrics_of(const ChoiceMetrics& measured) {
+  std::vector<Metric> metrics;
+  if (measured.acc) metrics.push_back({"acc", Aggregation::mean});
+  if (measured.acc_norm) metrics.push_back({"acc_norm", Aggregation::mean});
   return metrics;
 }
 
 }  // namespace
 
 ChoiceTask::ChoiceTask(std::string name, const RequestEncoder& encoder, std::span<const Record> records,
-                       std::vector<ChoiceQuestion> questions, bool normalized)
-    : LikelihoodTask(std::move(name), metrics_of(normalized)),
-      questions_(std::move(questions)),
-      normalized_(normalized) {
+                       std::vector<ChoiceQuestion> questions, const ChoiceMetrics& metrics)
+    : LikelihoodTask(std::move(name), metrics_of(metrics)), questions_(std::move(questions)), measured_(metrics) {
   for (std::size_t n = 0; n < questions_.size(); ++n) {
     std::vector<TokenPair> pairs;
     for (const ChoiceRequest& request : questions_[n].requests) {
@@ -221,11 +220,12 @@ nlohmann::json ChoiceTask::values(std::int64_t example, std::span<const Likeliho
   };
   for (std::size_t i = 1; i < likelihoods.size(); ++i) {
     if (likelihoods[i].log_likelihood > likelihoods[best].log_likelihood) best = i;
-    if (normalized_ && normalized(i) > normalized(best_normalized)) best_normalized = i;
+    if (measured_.acc_norm && normalized(i) > normalized(best_normalized)) best_normalized = i;
   }
   const auto right = [&](std::size_t choice) { return static_cast<std::int64_t>(choice) == question.gold ? 1 : 0; };
-  nlohmann::json values{{"acc", right(best)}};
-  if (normalized_) values["acc_norm"] = right(best_normalized);
+  nlohmann::json values;
+  if (measured_.acc) values["acc"] = right(best);
+  if (measured_.acc_norm) values["acc_norm"] = right(best_normalized);
   return values;
 }
 

@@ -39,18 +39,22 @@ struct ChoiceQuestion {
 // PIQA comes with its labels in a file beside it: puts them into the records that have none. `path` is the records'.
 void add_piqa_labels(std::vector<Record>& records, const std::string& path);
 
+struct ChoiceMetrics {
+  bool acc = true, acc_norm = true;
+};
+
 class ChoiceTask final : public LikelihoodTask {
  public:
-  // Questions made out of these records. `normalized`: with acc_norm.
+  // Questions made out of these records.
   ChoiceTask(std::string name, const RequestEncoder& encoder, std::span<const Record> records,
-             std::vector<ChoiceQuestion> questions, bool normalized);
+             std::vector<ChoiceQuestion> questions, const ChoiceMetrics& metrics);
 
  private:
   [[nodiscard]] nlohmann::json shown(std::int64_t example) const override;
   [[nodiscard]] nlohmann::json values(std::int64_t example, std::span<const Likelihood> likelihoods) const override;
 
   std::vector<ChoiceQuestion> questions_;
-  bool normalized_;
+  ChoiceMetrics measured_;
 };
 
 }  // namespace qdelta::eval

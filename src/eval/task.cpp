@@ -45,13 +45,20 @@ std::vector<nlohmann::json> LikelihoodTask::run(Engine& engine, std::span<const 
   return results;
 }
 
+namespace {
+
+const char* name_of(AnswerMetric metric) { return metric == AnswerMetric::contains ? "contains" : "exact_match"; }
+
+}  // namespace
+
 GenerationTask::GenerationTask(std::string name, const RequestEncoder& encoder, std::vector<Question> questions,
-                               std::int64_t max_tokens, std::vector<std::string> stop)
-    : Task(std::move(name), {{"contains", Aggregation::mean}}),
+                               std::int64_t max_tokens, std::vector<std::string> stop, AnswerMetric metric)
+    : Task(std::move(name), {{name_of(metric), Aggregation::mean}}),
       tokenizer_(encoder.tokenizer()),
       questions_(std::move(questions)),
       max_tokens_(max_tokens),
-      stop_(std::move(stop)) {
+      stop_(std::move(stop)),
+      metric_(metric) {
   for (const Question& question : questions_) {
     prompts_.push_back(encoder.encode(question.prompt));
     require(!prompts_.back().empty(), "{}: a prompt has no tokens", this->name());
@@ -78,10 +85,11 @@ std::vector<nlohmann::json> GenerationTask::run(Engine& engine, std::span<const 
   std::vector<nlohmann::json> results;
   for (std::size_t i = 0; i < said.size(); ++i) {
     const std::vector<std::string>& answers = questions_[static_cast<std::size_t>(examples[i])].answers;
-    const bool found = std::any_of(answers.begin(), answers.end(), [&](const std::string& answer) {
-      return find_any_case(said[i].text, answer) != std::string::npos;
+    const bool right = std::any_of(answers.begin(), answers.end(), [&](const std::string& answer) {
+      return metric_ == AnswerMetric::contains ? find_any_case(said[i].text, answer) != std::string::npos
+                                               : stripped(said[i].text) == stripped(answer);
     });
-    results.push_back({{"text", said[i].text}, {"values", {{"contains", found ? 1 : 0}}}});
+    results.push_back({{"text", said[i].text}, {"values", {{name_of(metric_), right ? 1 : 0}}}});
   }
   return results;
 }

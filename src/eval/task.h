@@ -68,8 +68,7 @@ class LikelihoodTask : public Task {
   std::vector<std::vector<TokenPair>> pairs_;  // of each example
 };
 
-// Tasks that let the model speak and look for an answer in what it says: 1 where one of the answers is in it, not
-// regarding case.
+// Tasks that let the model speak and look for an answer in what it says.
 // NOLINTNEXTLINE(bugprone-exception-escape): moving json checks itself, which does not throw
 struct Question {
   std::string prompt;
@@ -77,10 +76,15 @@ struct Question {
   nlohmann::json about;  // for the log
 };
 
+enum class AnswerMetric {
+  contains,     // 1 where one of the answers is in what it says, not regarding case
+  exact_match,  // 1 where what it says is one of them, but for white space around it
+};
+
 class GenerationTask final : public Task {
  public:
   GenerationTask(std::string name, const RequestEncoder& encoder, std::vector<Question> questions,
-                 std::int64_t max_tokens, std::vector<std::string> stop);
+                 std::int64_t max_tokens, std::vector<std::string> stop, AnswerMetric metric = AnswerMetric::contains);
 
   [[nodiscard]] std::int64_t size() const override { return static_cast<std::int64_t>(questions_.size()); }
   [[nodiscard]] std::int64_t length(std::int64_t example) const override;
@@ -93,6 +97,7 @@ class GenerationTask final : public Task {
   std::vector<Tokens> prompts_;
   std::int64_t max_tokens_;
   std::vector<std::string> stop_;
+  AnswerMetric metric_;
 };
 
 }  // namespace qdelta::eval

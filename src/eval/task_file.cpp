@@ -88,33 +88,68 @@ std::vector<ChoiceQuestion> choice_questions(const Definition& definition, std::
   return questions;
 }
 
-void add_choices(const Definition& definition, std::vector<Record> records, const TaskSource& source, TaskList& out) {
+// Questions that are answered freely, as if the first of their answers were the only choice: so they can be shots.
+std::vector<ChoiceQuestion> free_questions(const Definition& definition, std::span<const Record> records) {
+  const jinja::Template prompt(text_at({definition.json, definition.path}, "prompt"));
+  const Texts answers(definition.json.at("answer"), definition.path + ": answer");
+  std::vector<ChoiceQuestion> questions;
+  for (const Record& record : records) {
+    ChoiceQuestion question;
+    question.choices = answers.of(record);
+    if (question.choices.empty()) record.at().corrupt("has no answer");
+    question.requests = {{Texts::rendered(prompt, record), " " + question.choices.front()}};
+    questions.push_back(std::move(question));
+  }
+  return questions;
+}
+
+// The questions of the records, limited, with solved ones before them.
+template <class Make>
+std::vector<ChoiceQuestion> with_shots(const Definition& definition, std::vector<Record>& records,
+                                       const TaskSource& source, const Make& make) {
   std::vector<Record> shots;
   const std::int64_t count = source.settings.fewshot;
   const bool own = definition.json.contains("fewshot_data");
   if (count > 0) shots = own ? definition.records("fewshot_data") : records;
-  const std::vector<ChoiceQuestion> solved = choice_questions(definition, shots);
+  const std::vector<ChoiceQuestion> solved = make(definition, shots);
   limit_to(records, source.settings.limit);
-  std::vector<ChoiceQuestion> questions = choice_questions(definition, records);
+  std::vector<ChoiceQuestion> questions = make(definition, records);
   add_shots({count, shots, solved, !own}, records, questions);
-  out.push_back(std::make_unique<ChoiceTask>(definition.name, *source.encoder, records, std::move(questions), true));
+  return questions;
+}
+
+// The task's own choice among the metrics of its kind; empty: none.
+std::string metric_of(const Definition& definition, const std::array<std::string_view, 2>& known) {
+  if (!definition.json.contains("metric")) return "";
+  std::string name = text_at({definition.json, definition.path}, "metric");
+  if (std::ranges::find(known, name) == known.end()) {
+    fail(Status::corrupt, "{}: there is no metric '{}' for this kind of task; there are {} and {}", definition.path,
+         name, known[0], known[1]);
+  }
+  return name;
+}
+
+void add_choices(const Definition& definition, std::vector<Record> records, const TaskSource& source, TaskList& out) {
+  const std::string metric = metric_of(definition, {"acc", "acc_norm"});
+  std::vector<ChoiceQuestion> questions = with_shots(definition, records, source, choice_questions);
+  out.push_back(std::make_unique<ChoiceTask>(definition.name, *source.encoder, records, std::move(questions),
+                                             ChoiceMetrics{.acc = metric != "acc_norm", .acc_norm = metric != "acc"}));
 }
 
 void add_generation(const Definition& definition, std::vector<Record> records, const TaskSource& source,
                     TaskList& out) {
-  require(source.settings.fewshot == 0, "{}: --fewshot is for tasks with choices", definition.path);
-  limit_to(records, source.settings.limit);
-  const jinja::Template prompt(text_at({definition.json, definition.path}, "prompt"));
-  const Texts answers(definition.json.at("answer"), definition.path + ": answer");
+  const bool exact = metric_of(definition, {"contains", "exact_match"}) == "exact_match";
   std::vector<Question> questions;
-  for (const Record& record : records) {
-    questions.push_back({Texts::rendered(prompt, record), answers.of(record), record.value});
+  for (ChoiceQuestion& free : with_shots(definition, records, source, free_questions)) {
+    questions.push_back(
+        {std::move(free.requests.front().context), std::move(free.choices), records[questions.size()].value});
   }
   const JsonAt at(definition.json, definition.path);
   const std::int64_t most = definition.json.contains("max_tokens") ? index_at(at, "max_tokens", 1, 1 << 20) : 32;
   const std::vector<std::string> stop =
       definition.json.contains("stop") ? texts_at(at, "stop") : std::vector<std::string>{"\n"};
-  out.push_back(std::make_unique<GenerationTask>(definition.name, *source.encoder, std::move(questions), most, stop));
+  out.push_back(std::make_unique<GenerationTask>(definition.name, *source.encoder, std::move(questions), most, stop,
+                                                 exact ? AnswerMetric::exact_match : AnswerMetric::contains));
 }
 
 }  // namespace
@@ -129,8 +164,8 @@ void add_task_of_file(const std::string& path, const TaskSource& source, TaskLis
   definition.folder = fs::path(path).parent_path().string();
   definition.name = text_at({definition.json, path}, "task");
   for (const auto& [key, value] : definition.json.items()) {
-    constexpr std::array<std::string_view, 8> kKeys{"task",    "data",   "fewshot_data", "prompt",
-                                                    "choices", "answer", "max_tokens",   "stop"};
+    constexpr std::array<std::string_view, 9> kKeys{"task",   "data",       "fewshot_data", "prompt", "choices",
+                                                    "answer", "max_tokens", "stop",         "metric"};
     if (std::ranges::find(kKeys, key) == kKeys.end()) {
       fail(Status::corrupt, "{}: there is no '{}' in a task; see docs/evaluation.md", path, key);
     }

@@ -7,9 +7,10 @@
 //    "choices": ["{{right}}", "{{wrong}}"],         templates, or the name of a member that is a list of texts
 //    "answer": "0"}                                 the right one's index, or its text; a template
 //
-// With choices the metrics are acc and acc_norm, as for the built-in tasks. Without, the model goes on with the prompt,
-// up to "max_tokens" (32) or a text of "stop" (["\n"]), and the metric is whether "answer", a template or the name of a
-// member that is a list of texts, is in what it says.
+// With choices the metrics are acc and acc_norm, as for the built-in tasks; "metric" names one of them. Without, the
+// model goes on with the prompt, up to "max_tokens" (32) or a text of "stop" (["\n"]), and the metric is whether
+// "answer", a template or the name of a member that is a list of texts, is in what it says ("contains"), or all that it
+// says ("metric": "exact_match"). --fewshot puts solved examples before either kind of question.
 #pragma once
 
 #include <string>

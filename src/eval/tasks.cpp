@@ -74,8 +74,8 @@ void make_choice(const TaskEntry& entry, const TaskSource& source, TaskList& out
   limit_to(records, source.settings.limit);
   std::vector<ChoiceQuestion> questions = questions_of(records);
   add_shots({count, shots, solved, training.empty()}, records, questions);
-  out.push_back(
-      std::make_unique<ChoiceTask>(entry.name, *source.encoder, records, std::move(questions), kind->normalized));
+  out.push_back(std::make_unique<ChoiceTask>(entry.name, *source.encoder, records, std::move(questions),
+                                             ChoiceMetrics{.acc_norm = kind->normalized}));
 }
 
 void make_lambada(const TaskEntry& entry, const TaskSource& source, TaskList& out) {

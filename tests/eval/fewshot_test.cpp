@@ -94,6 +94,35 @@ TEST_F(FewshotCommand, ATaskOfOnesOwn) {
   write_file(folder_.file("free.json"),
              R"({"task": "free", "data": "own.jsonl", "prompt": "{{goal}}", "answer": "{{first}}", "max_tokens": 4})");
   EXPECT_EQ(asked(folder_.file("free.json")).size(), 2U);
+  EXPECT_EQ(asked(folder_.file("free.json"), {"--fewshot", "1", "--limit", "1"})[0]["prompt"], "y maybe\n\nx");
+}
+
+TEST_F(FewshotCommand, ATaskChoosesItsMetric) {
+  const auto values = [&](const std::string& rest) {
+    write_file(folder_.file("t.json"), R"({"task": "t", "data": "own.jsonl", "prompt": "{{goal}}", )" + rest + "}");
+    std::vector<std::string> names;
+    const nlohmann::json measured = asked(folder_.file("t.json"))[0]["values"];  // outlives the loop over its items
+    for (const auto& [name, value] : measured.items()) names.push_back(name);
+    return names;
+  };
+  const std::string choices = R"("choices": ["yes", "no"], "answer": "1")";
+  EXPECT_EQ(values(choices), (std::vector<std::string>{"acc", "acc_norm"}));
+  EXPECT_EQ(values(choices + R"(, "metric": "acc")"), (std::vector<std::string>{"acc"}));
+  EXPECT_EQ(values(choices + R"(, "metric": "acc_norm")"), (std::vector<std::string>{"acc_norm"}));
+  EXPECT_EQ(values(R"("answer": "a")"), (std::vector<std::string>{"contains"}));
+  EXPECT_EQ(values(R"("answer": "a", "metric": "exact_match")"), (std::vector<std::string>{"exact_match"}));
+  // What the model says, given as the answer, is right; with more around it it is contained and no exact match.
+  const std::string said = asked(folder_.file("t.json"))[0]["text"];
+  const auto score = [&](const std::string& answer, const char* metric) {
+    write_file(
+        folder_.file("s.json"),
+        nlohmann::json{{"task", "s"}, {"data", "own.jsonl"}, {"prompt", "x"}, {"answer", answer}, {"metric", metric}}
+            .dump());
+    return asked(folder_.file("s.json"))[0]["values"][metric].get<int>();
+  };
+  ASSERT_GT(said.size(), 1U);
+  EXPECT_EQ(score(said.substr(0, 1), "contains"), 1);
+  EXPECT_EQ(score(said.substr(0, 1), "exact_match"), 0);
 }
 
 TEST_F(FewshotCommand, TasksThatMakeNoSenseAreNamed) {
@@ -107,6 +136,8 @@ TEST_F(FewshotCommand, TasksThatMakeNoSenseAreNamed) {
   fails(R"({"task": "t", "data": "own.jsonl", "prompt": "{{", "answer": "a"})", {"line 1"});
   fails(R"({"task": "t", "data": "own.jsonl", "prompt": "p", "choices": ["a", "b"], "answer": "c"})",
         {"own.jsonl: line 1", "'c'"});
+  fails(R"({"task": "t", "data": "own.jsonl", "prompt": "p", "answer": "a", "metric": "acc"})",
+        {"bad.json", "no metric 'acc'", "contains and exact_match"});
   fails("[1]", {"bad.json"});
 }
 
