@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """A model of the time of a training step on many GPUs, and what a run costs.
 
-  step = max(compute, communication that the backward can hide) + communication that it cannot
+  step         = compute + max(0, reduce - 2/3 compute) + gather
   compute      = tokens of a GPU / its measured rate
-  reduce       = 4 P (N - 1) / N / bandwidth      gradients, float32, during the backward (2/3 of compute)
-  gather       = 6 P (N - 1) / N / bandwidth      weights, float32 and bfloat16, after the update
+  reduce       = 4 P (N - 1) / N / bandwidth + latency      gradients, float32, during the backward (2/3 of compute)
+  gather       = 6 P (N - 1) / N / bandwidth + latency      weights, float32 and bfloat16, after the update
+  latency      = 20 us (1 + log2 of the machines) for each bucket of 16 MiB
   bandwidth    NVLink within a machine of 8; beyond, InfiniBand's share of a GPU
 
 P parameters, N GPUs. The rates of one GPU are measured (docs/gpu.md); bandwidths are published peaks times 0.8. Nothing here was
@@ -39,26 +40,25 @@ def main():
         ("340M, 15B tokens", 380_017_148, 15e9, 175_000),
         ("1.3B, 100B tokens", 1_387_606_780, 100e9, 50_400),
     ]
-    tokens = 524_288  # of a step, as published
-    for name, parameters, total, rate in runs:
-        print(f"{name}: {tokens} tokens a step, {rate} tokens/s on one GPU")
-        print(f"{'GPUs':>6} {'step ms':>9} {'tokens/s':>12} {'efficiency':>11} {'hours':>8} {'cost':>9}")
-        for gpus in (1, 8, 16, 32, 64, 128, 256, 512, 1024):
-            if tokens / gpus < 2048:
-                continue  # less than a row of 2,048 tokens for each
-            seconds = step_seconds(parameters, tokens, gpus, rate)
-            hours = total / tokens * seconds / 3600
-            efficiency = tokens / gpus / rate / seconds
-            print(
-                f"{gpus:>6} {1e3 * seconds:>9.1f} {tokens / seconds:>12,.0f} {100 * efficiency:>10.0f}% {hours:>8.1f}"
-                f" {hours * gpus * arguments.price:>9,.0f}"
-            )
-        print()
-    big = 4_194_304
-    print(f"With {big} tokens a step, the 1.3B model:")
-    for gpus in (256, 512, 1024):
-        seconds = step_seconds(1_387_606_780, big, gpus, 50_400)
-        print(f"{gpus:>6} GPUs: {1e3 * seconds:.0f} ms a step, {100 * big / gpus / 50_400 / seconds:.0f} % efficiency")
+    for tokens, what in ((524_288, "as published"), (4_194_304, "eight times the published batch")):
+        for name, parameters, total, rate in runs:
+            print(f"{name}: {tokens:,} tokens a step ({what}), {rate:,} tokens/s on one GPU")
+            show(parameters, tokens, total, rate, arguments.price)
+
+
+def show(parameters, tokens, total, rate, price):
+    print(f"{'GPUs':>6} {'step ms':>9} {'tokens/s':>12} {'efficiency':>11} {'hours':>8} {'cost':>9}")
+    for gpus in (1, 8, 16, 32, 64, 128, 256, 512, 1024):
+        if tokens / gpus < 2048:
+            continue  # less than a row of 2,048 tokens for each
+        seconds = step_seconds(parameters, tokens, gpus, rate)
+        hours = total / tokens * seconds / 3600
+        efficiency = tokens / gpus / rate / seconds
+        print(
+            f"{gpus:>6} {1e3 * seconds:>9.1f} {tokens / seconds:>12,.0f} {100 * efficiency:>10.0f}% {hours:>8.1f}"
+            f" {hours * gpus * price:>9,.0f}"
+        )
+    print()
 
 
 if __name__ == "__main__":
