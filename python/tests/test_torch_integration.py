@@ -158,6 +158,13 @@ def test_second_derivatives_are_refused():
         gradient.sum().backward()
 
 
+def test_a_backward_without_what_the_forward_saves_is_refused():
+    tensors = arguments("q_delta", "cpu")
+    o, *_ = torch.ops.qdelta.recurrence(*tensors[:-1], False)
+    with pytest.raises(RuntimeError, match="save=True"):
+        o.sum().backward()
+
+
 # On a GPU ------------------------------------------------------------------------------------------------------------
 
 

@@ -140,8 +140,7 @@ def _(q, k, v, g, beta, lamb, initial_state, cu_seqlens, do, dht, chunk_states, 
 
 def _keep(ctx, inputs, output):
     tensors, (rule, scale, qk_l2norm, final_state, save) = inputs[:8], inputs[8:]
-    if not save:
-        raise RuntimeError("a backward needs what the forward saves: call recurrence with save=True")
+    ctx.saved = save  # PyTorch 2.4 comes here also where no input needs a gradient
     ctx.save_for_backward(*tensors, output[2], output[3])
     ctx.options = (rule, scale, qk_l2norm)
     ctx.final_state = final_state
@@ -149,6 +148,8 @@ def _keep(ctx, inputs, output):
 
 
 def _differentiate(ctx, do, dht, d_chunk_states, d_saved):
+    if not ctx.saved:
+        raise RuntimeError("a backward needs what the forward saves: call recurrence with save=True")
     *tensors, chunk_states, saved = ctx.saved_tensors
     if not ctx.final_state:
         dht = None
