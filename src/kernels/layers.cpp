@@ -131,6 +131,23 @@ void swiglu_backward(const Device& device, const SwigluBackward& args) {
   cpu::swiglu_backward(device, args);
 }
 
+void top_logits(const Device& device, const TopLogits& args) {
+  const TimedWork timed(Work::other);
+  require(static_cast<bool>(args.logits) && args.logits.dtype == DType::f32 && args.logits.shape.rank == 2 &&
+              (args.logits.step(1) == 1 || args.logits.extent(1) <= 1),
+          "top_logits: logits must be a float32 matrix with contiguous columns");
+  const std::int64_t rows = args.logits.extent(0);
+  require(args.top >= 1 && args.top <= args.logits.extent(1), "top_logits: the {} largest of {} logits", args.top,
+          args.logits.extent(1));
+  require(static_cast<std::int64_t>(args.tokens.size()) == rows * args.top && args.values.size() == args.tokens.size(),
+          "top_logits: {} tokens and {} values for {} of {} rows", args.tokens.size(), args.values.size(), args.top,
+          rows);
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) return cuda::top_logits(*device.gpu, args);
+#endif
+  cpu::top_logits(device, args);
+}
+
 void cross_entropy(const Device& device, const CrossEntropy& args) {
   const TimedWork timed(Work::loss);
 #ifdef QDELTA_WITH_CUDA
@@ -188,6 +205,39 @@ void add_product(const Device& device, const AddProduct& args) {
   if (device.gpu != nullptr) return cuda::add_product(*device.gpu, args);
 #endif
   cpu::add_product(device, args);
+}
+
+namespace {
+
+void check_slots(const CopySlots& args) {
+  for (const TensorView* view : {&args.pool, &args.rows}) {
+    require(static_cast<bool>(*view) && view->dtype == DType::f32 && view->shape.rank == 2 && view->contiguous(),
+            "copying states: the pool and the rows must be contiguous float32 matrices");
+  }
+  require(
+      args.pool.extent(1) == args.rows.extent(1) && args.rows.extent(0) == static_cast<std::int64_t>(args.slots.size()),
+      "copying states: {} slots of a pool {} and rows {}", args.slots.size(), args.pool.shape.text(),
+      args.rows.shape.text());
+}
+
+}  // namespace
+
+void gather_slots(const Device& device, const CopySlots& args) {
+  const TimedWork timed(Work::other);
+  check_slots(args);
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) return cuda::gather_slots(*device.gpu, args);
+#endif
+  cpu::gather_slots(device, args);
+}
+
+void scatter_slots(const Device& device, const CopySlots& args) {
+  const TimedWork timed(Work::other);
+  check_slots(args);
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) return cuda::scatter_slots(*device.gpu, args);
+#endif
+  cpu::scatter_slots(device, args);
 }
 
 double sum_of_squares(const Device& device, std::span<const float> values, Workspace& workspace) {

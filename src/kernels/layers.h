@@ -167,10 +167,22 @@ struct CrossEntropy {
   std::span<const std::int32_t> targets;  // [N]
   std::span<float> loss;                  // [N]
   std::span<std::int32_t> best;           // [N]: the first of the largest logits; optional
+  std::span<float> log_sum = {};          // [N]: log sum_v exp(logits[n][v]), also where target[n] < 0; optional
   bool gradient = false;
   float scale = 1.0F;
 };
 void cross_entropy(const Device& device, const CrossEntropy& args);
+
+// The largest logits
+// ----------------------------------------------------------------------------------------------------
+// Of each row the `top` largest, the largest first, of equal ones the first. What a row with a NaN gives is not said.
+struct TopLogits {
+  ConstTensorView logits;          // [N, vocabulary] float32
+  std::int64_t top = 1;            // at most the vocabulary
+  std::span<std::int32_t> tokens;  // [N, top]: where they stand
+  std::span<float> values;         // [N, top]: the logits
+};
+void top_logits(const Device& device, const TopLogits& args);
 
 // AdamW over one flat array of parameters
 // -------------------------------------------------------------------------------
@@ -206,6 +218,17 @@ struct AddProduct {
   std::span<float> out;
 };
 void add_product(const Device& device, const AddProduct& args);
+
+// States of a pool side by side, and back to where they belong.
+//   gather   rows[n] = pool[slots[n]]
+//   scatter  pool[slots[n]] = rows[n]
+struct CopySlots {
+  TensorView pool;                      // [P, I] float32, contiguous
+  std::span<const std::int64_t> slots;  // [N], of the pool, none of them twice; on a GPU in device memory
+  TensorView rows;                      // [N, I] float32, contiguous
+};
+void gather_slots(const Device& device, const CopySlots& args);
+void scatter_slots(const Device& device, const CopySlots& args);
 
 // Sums in double; the same for any number of threads.
 [[nodiscard]] double sum_of_squares(const Device& device, std::span<const float> values, Workspace& workspace);

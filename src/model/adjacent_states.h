@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "kernels/device.h"
+#include "kernels/layers.h"
 #include "model/mixer.h"
 
 namespace qdelta {
@@ -14,7 +15,7 @@ namespace qdelta {
 class AdjacentStates {
  public:
   AdjacentStates(const Device& device, const TensorView& pool, const MixerState& state)
-      : device_(device), pool_(pool), slots_(state.slots), view_(pool) {
+      : device_(device), pool_(pool), slots_(state.slots), device_slots_(state.device_slots), view_(pool) {
     for (const std::int64_t slot : slots_) {
       require(slot >= 0 && slot < pool.extent(0), "there is no state {} in a pool of {}", slot, pool.extent(0));
     }
@@ -27,16 +28,14 @@ class AdjacentStates {
     require(state.copies != nullptr, "the states of sequences of several tokens are not neighbours");
     state.copies->grow(device_, slots_.size() * bytes());
     view_.data = state.copies->data();
-    for (std::size_t n = 0; n < slots_.size(); ++n) copy_on_device(device_, copy(n), slot_in_pool(n), bytes());
+    gather_slots(device_, copies());
   }
   AdjacentStates(const AdjacentStates&) = delete;
   AdjacentStates& operator=(const AdjacentStates&) = delete;
 
   [[nodiscard]] const TensorView& view() const { return view_; }
   void put_back() const {
-    for (std::size_t n = 0; copied_ && n < slots_.size(); ++n) {
-      copy_on_device(device_, slot_in_pool(n), copy(n), bytes());
-    }
+    if (copied_) scatter_slots(device_, copies());
   }
 
  private:
@@ -45,11 +44,17 @@ class AdjacentStates {
   [[nodiscard]] std::byte* slot_in_pool(std::size_t n) const {
     return pool_.data + static_cast<std::size_t>(slots_[n]) * bytes();
   }
-  [[nodiscard]] std::byte* copy(std::size_t n) const { return view_.data + n * bytes(); }
+  [[nodiscard]] CopySlots copies() const {
+    const auto rows = [this](std::byte* data, std::int64_t count) {
+      return TensorView(data, DType::f32, {count, pool_.step(0)});
+    };
+    return {
+        .pool = rows(pool_.data, pool_.extent(0)), .slots = device_slots_, .rows = rows(view_.data, view_.extent(0))};
+  }
 
   const Device& device_;
   TensorView pool_;
-  std::span<const std::int64_t> slots_;
+  std::span<const std::int64_t> slots_, device_slots_;
   TensorView view_;
   bool copied_ = false;
 };

@@ -351,11 +351,8 @@ void ModelRunner::next_tokens(const ModelInput& input, std::span<const std::int3
   const auto wanted = static_cast<std::int64_t>(rows.size());
   out.check(wanted, model_.config().vocab_size);
   run_blocks(input, false, states);
-  // The logits go to the host where more than the most likely token is asked for, and then not many at a time.
-  constexpr std::int64_t kHostRows = 256;
-  const std::int64_t block_rows = out.top > 1 ? std::min(kHostRows, plan_->head_rows) : plan_->head_rows;
-  for (std::int64_t begin = 0; begin < wanted; begin += block_rows) {
-    const std::int64_t count = std::min(block_rows, wanted - begin);
+  for (std::int64_t begin = 0; begin < wanted; begin += plan_->head_rows) {
+    const std::int64_t count = std::min(plan_->head_rows, wanted - begin);
     const auto part = rows.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
     log_probabilities_.compute(logits_at(part), out.part(begin, count));
   }

@@ -35,14 +35,12 @@ class LogProbabilities {
   void compute(const TensorView& logits, const TokenLogProbabilities& out);
 
  private:
-  void ask(const TensorView& logits, std::span<const std::int32_t> device_tokens, std::span<std::int32_t> best,
-           std::span<float> out);
+  struct Results;
   [[nodiscard]] std::span<const std::int32_t> uploaded(std::span<const std::int32_t> tokens);
 
   Device device_;
-  DeviceBuffer loss_, best_, tokens_;
-  std::vector<float> host_, column_;
-  std::vector<std::int32_t> order_, column_tokens_;
+  DeviceBuffer results_, tokens_;
+  std::vector<std::byte> host_;
 };
 
 }  // namespace qdelta

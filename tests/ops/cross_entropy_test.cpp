@@ -16,7 +16,7 @@ struct LossSizes {
   std::vector<std::int32_t> targets;
   std::int64_t vocabulary;
   float scale;
-  bool gradient, best;
+  bool gradient, best;  // best: and the sums
 
   [[nodiscard]] std::int64_t rows() const { return static_cast<std::int64_t>(targets.size()); }
 };
@@ -31,6 +31,7 @@ void cross_entropy_oracle(const LossSizes& n, OpValues& v) {
     const double largest = logits[best];
     double sum = 0;
     for (std::int64_t i = 0; i < n.vocabulary; ++i) sum += std::exp(logits[i] - largest);
+    if (n.best) v["log_sum"][static_cast<std::size_t>(r)] = std::log(sum) + largest;
     v["loss"][static_cast<std::size_t>(r)] = target < 0 ? 0 : std::log(sum) + largest - logits[target];
     if (n.best) v["best"][static_cast<std::size_t>(r)] = static_cast<double>(best);
     for (std::int64_t i = 0; n.gradient && i < n.vocabulary; ++i) {
@@ -50,11 +51,13 @@ OpCase cross_entropy_case(const LossSizes& n, DType type, double spread, const B
   }
   c.out("loss", kF32, {n.rows()}, bound);
   if (n.best) c.out("best", DType::i32, {n.rows()}, kExact);
+  if (n.best) c.out("log_sum", kF32, {n.rows()});
   c.forward = [=](const Device& device, OpTensors& t, Workspace&) {
     cross_entropy(device, {.logits = t["logits"],
                            .targets = t.span<const std::int32_t>("targets"),
                            .loss = t.span<float>("loss"),
                            .best = t.span<std::int32_t>("best"),
+                           .log_sum = t.span<float>("log_sum"),
                            .gradient = n.gradient,
                            .scale = n.scale});
   };

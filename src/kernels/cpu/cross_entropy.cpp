@@ -32,12 +32,14 @@ HWY_INLINE Vector ExpBelow(Vector z, Vector most) {
   return hn::Exp(d, hn::Max(hn::Sub(z, most), hn::Set(d, -87.0F)));
 }
 
-float CrossEntropyRow(float* z, std::int64_t width, std::int64_t target, bool gradient, float scale) {
+// `log_sum` may be null.
+float CrossEntropyRow(float* z, std::int64_t width, std::int64_t target, bool gradient, float scale, float* log_sum) {
   const Floats d;
-  if (target < 0) {
+  const auto ignored = [&] {
     if (gradient) std::fill_n(z, width, 0.0F);
     return 0.0F;
-  }
+  };
+  if (target < 0 && log_sum == nullptr) return ignored();
   const float most = MaxOf(z, width);
   const Vector vmost = hn::Set(d, most);
   // Sums of sums: a large vocabulary's many small terms would be rounded away one by one against a single large sum.
@@ -54,7 +56,10 @@ float CrossEntropyRow(float* z, std::int64_t width, std::int64_t target, bool gr
     sum = hn::Add(sum, part);
   }
   const float total = hn::GetLane(hn::SumOfLanes(d, sum));
-  const float loss = std::log(total) + most - z[target];
+  const float log_total = std::log(total) + most;
+  if (log_sum != nullptr) *log_sum = log_total;
+  if (target < 0) return ignored();
+  const float loss = log_total - z[target];
   if (gradient) {
     const Vector factor = hn::Set(d, scale / total);
     ForVectors(width, [&](std::int64_t i, std::int64_t n)
@@ -79,6 +84,8 @@ void cross_entropy(const Device& device, const CrossEntropy& args) {
   require(static_cast<std::int64_t>(args.targets.size()) == rows && static_cast<std::int64_t>(args.loss.size()) == rows,
           "cross_entropy: {} targets and {} losses for logits {}", args.targets.size(), args.loss.size(),
           args.logits.shape.text());
+  require(args.log_sum.empty() || static_cast<std::int64_t>(args.log_sum.size()) == rows,
+          "cross_entropy: log_sum has {} places for {} rows", args.log_sum.size(), rows);
   for (const std::int32_t target : args.targets) {
     require(target < width, "target {} is beyond the {} logits", target, width);
   }
@@ -88,8 +95,10 @@ void cross_entropy(const Device& device, const CrossEntropy& args) {
       const float* z = floats(args.logits) + r * args.logits.step(0);
       args.best[static_cast<std::size_t>(r)] = static_cast<std::int32_t>(std::max_element(z, z + width) - z);
     }
-    args.loss[static_cast<std::size_t>(r)] = run(floats(args.logits) + r * args.logits.step(0), width,
-                                                 args.targets[static_cast<std::size_t>(r)], args.gradient, args.scale);
+    float* const log_sum = args.log_sum.empty() ? nullptr : &args.log_sum[static_cast<std::size_t>(r)];
+    args.loss[static_cast<std::size_t>(r)] =
+        run(floats(args.logits) + r * args.logits.step(0), width, args.targets[static_cast<std::size_t>(r)],
+            args.gradient, args.scale, log_sum);
   });
 }
 

@@ -29,9 +29,12 @@ void gates_backward(const Device& device, const GatesBackward& args, std::span<s
 void swiglu_forward(const Device& device, const SwigluForward& args);
 void swiglu_backward(const Device& device, const SwigluBackward& args);
 void cross_entropy(const Device& device, const CrossEntropy& args);
+void top_logits(const Device& device, const TopLogits& args);
 void adamw(const Device& device, const AdamW& args);
 void copy_rows(const Device& device, const CopyRows& args);
 void add_product(const Device& device, const AddProduct& args);
+void gather_slots(const Device& device, const CopySlots& args);
+void scatter_slots(const Device& device, const CopySlots& args);
 [[nodiscard]] double sum_of_squares(const Device& device, std::span<const float> values,
                                     std::span<std::byte> workspace);
 [[nodiscard]] std::size_t sum_of_squares_workspace(std::span<const float> values);

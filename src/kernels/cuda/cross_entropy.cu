@@ -38,6 +38,7 @@ struct CrossEntropyArgs {
   const std::int32_t* targets;
   float* loss;
   std::int32_t* best;
+  float* log_sum;  // null: not wanted
   int width;
   float scale;
   bool gradient;
@@ -157,7 +158,11 @@ __global__ __launch_bounds__(kThreads, 2) void cross_entropy_kernel(CrossEntropy
     __syncthreads();
     if (tid == 0) a.best[row] = argmax;
   }
-  if (tid == 0) a.loss[row] = target < 0 ? 0.0F : logf(total.sum) + total.max - at_target;
+  if (tid == 0) {
+    const float log_sum = logf(total.sum) + total.max;
+    if (a.log_sum != nullptr) a.log_sum[row] = log_sum;
+    a.loss[row] = target < 0 ? 0.0F : log_sum - at_target;
+  }
   if (!a.gradient) return;
   const float shift = shift_of(total.max);
   const float factor = target < 0 ? 0.0F : a.scale / total.sum;
@@ -183,6 +188,8 @@ void cross_entropy(const Context& context, const CrossEntropy& args) {
   require(static_cast<std::int64_t>(args.targets.size()) == rows && static_cast<std::int64_t>(args.loss.size()) == rows,
           "cross_entropy: {} targets and {} losses for logits {}", args.targets.size(), args.loss.size(),
           args.logits.shape.text());
+  require(args.log_sum.empty() || static_cast<std::int64_t>(args.log_sum.size()) == rows,
+          "cross_entropy: log_sum has {} places for {} rows", args.log_sum.size(), rows);
   require(args.best.empty() || static_cast<std::int64_t>(args.best.size()) == rows,
           "cross_entropy: best has {} places for {} rows", args.best.size(), rows);
   require(width > 0 && width < (std::int64_t{1} << 30), "cross_entropy: {} logits in a row", width);
@@ -193,6 +200,7 @@ void cross_entropy(const Context& context, const CrossEntropy& args) {
                                 .targets = args.targets.data(),
                                 .loss = args.loss.data(),
                                 .best = args.best.data(),
+                                .log_sum = args.log_sum.data(),
                                 .width = static_cast<int>(width),
                                 .scale = args.scale,
                                 .gradient = args.gradient};

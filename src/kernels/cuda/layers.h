@@ -61,10 +61,15 @@ void swiglu_forward(const Context& context, const SwigluForward& args);
 void swiglu_backward(const Context& context, const SwigluBackward& args);
 
 void cross_entropy(const Context& context, const CrossEntropy& args);
+void top_logits(const Context& context, const TopLogits& args);
 
 // Also converts, and with a row stride of 0 in `from` writes the same row everywhere.
 void copy_rows(const Context& context, const CopyRows& args);
 void add_product(const Context& context, const AddProduct& args);
+
+// A row whose slot lies outside the pool is left out.
+void gather_slots(const Context& context, const CopySlots& args);
+void scatter_slots(const Context& context, const CopySlots& args);
 
 // A sum in double, to `out` in device memory.
 void sum_of_values(const Context& context, std::span<const float> values, double* out, std::span<std::byte> workspace);
