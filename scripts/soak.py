@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Soak test of qdelta serve: many clients for minutes, short and long, streaming and not, some that disconnect and some
 that are hostile, some that keep states by name, fork and delete them. Every answer with a seed is compared with the one
-that the same request got alone. Fails on a wrong text, on a 5xx other than 503 with Retry-After, and when memory keeps
+that the same request got alone. Fails on a wrong text or log-probability, on a 5xx other than 503 with Retry-After, and when memory keeps
 growing.
 
     scripts/soak.py --qdelta build/qdelta [--model FOLDER] [--clients 256] [--minutes 10]
@@ -119,7 +119,7 @@ class Soak:
             if got[0] != text:
                 self.fail(f"request {number}: {got[0][:80]!r} instead of {text[:80]!r}")
             else:
-                self.count("other bits of log-probabilities")
+                self.fail(f"request {number}: other bits of log-probabilities than alone")
 
     def ask_states(self, method, path, body=None):
         """The status; a full queue is waited for."""

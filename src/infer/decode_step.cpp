@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/row_blocks.h"
+
 namespace qdelta {
 DecodeStep::DecodeStep(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, ModelStates& states,
                        Sampler& sampler, std::int64_t max_rows)
@@ -44,6 +46,7 @@ std::span<std::int32_t> DecodeStep::device_tokens(std::size_t rows) {
 
 void DecodeStep::capture(std::size_t rows) {
   const auto work = [this, rows] {
+    const RowsAlone whatever_the_others;
     const TensorView logits = runner_.step_logits(device_tokens(rows), {&states_, slots_});
     sampler_.sample(logits, {reinterpret_cast<const std::int64_t*>(device_slots_.data()), rows}, device_tokens(rows));
     steps_.at(rows).logits = logits;

@@ -3,9 +3,8 @@
 // is. What to read when is the caller's to decide.
 //
 // A sequence's tokens do not depend on the others: it has its own random numbers, and its prompt is cut into pieces of
-// its own. On the CPU it has the same bits in any company of up to 16 sequences (linear_few_rows.h). Beyond, and on a
-// GPU, the others can change how matrix products round, where the library behind them chooses another order of
-// summation for another number of rows.
+// its own. On the CPU it has the same bits in any company. On a GPU the others can change how the products of a step
+// round, where the library behind them chooses another order of summation for another number of rows.
 #pragma once
 
 #include <cstdint>

@@ -49,6 +49,7 @@ std::vector<std::vector<TokenScore>> PromptReader::read(std::span<const PromptPi
 TensorView PromptReader::logits_after(std::span<const std::size_t> pieces) {
   rows_.clear();
   for (const std::size_t piece : pieces) rows_.push_back(static_cast<std::int32_t>(offsets_[piece + 1] - 1));
+  const RowBlocks rows_alone;
   return runner_.logits_at(rows_);
 }
 

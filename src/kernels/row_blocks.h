@@ -1,4 +1,4 @@
-// Texts that may be cut anywhere on a grid: how far the bits of a row depend on the rows beside it.
+// How far the bits of a row depend on the rows beside it: texts that may be cut anywhere on a grid, and steps.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,22 @@ class RowBlocks {
 
  private:
   static inline thread_local bool fixed_ = false;
+  bool before_;
+};
+
+// While one exists, rows of y = x w^T are on the CPU summed up as each would be alone, however many there are: a step's
+// rows are of different sequences, which come and go.
+class RowsAlone {
+ public:
+  RowsAlone() : before_(alone_) { alone_ = true; }
+  ~RowsAlone() { alone_ = before_; }
+  RowsAlone(const RowsAlone&) = delete;
+  RowsAlone& operator=(const RowsAlone&) = delete;
+
+  [[nodiscard]] static bool wanted() { return alone_; }
+
+ private:
+  static inline thread_local bool alone_ = false;
   bool before_;
 };
 

@@ -121,16 +121,21 @@ TEST_F(Completions, TogetherAsAlone) {
   }
 }
 
-// Prompts of one token, of few, of several pieces, scored and not, and 16 at once: every bit of every log-probability.
-TEST(Company, ChangesNoBit) {
+// Prompts of one token, of few, of several pieces, scored and not, 16 and 48 at once: every bit of every
+// log-probability.
+class Company : public ::testing::TestWithParam<std::int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Places, Company, ::testing::Values(16, 48));
+
+TEST_P(Company, ChangesNoBit) {
   serve::ServerOptions options;
   options.engine.cache.memory = 0;
+  options.engine.max_batch = GetParam();
   const Serving serving(options);
   std::vector<json> bodies;
-  for (int i = 0; i < 24; ++i) {
+  for (int i = 0; i < 48; ++i) {
     const std::size_t size = std::vector<std::size_t>{0, 1, 7, 20, 200, 700}[static_cast<std::size_t>(i) % 6];
-    bodies.push_back({{"prompt", std::string(size, static_cast<char>('a' + i))},
-                      {"max_tokens", 10 + i},
+    bodies.push_back({{"prompt", std::string(size, static_cast<char>('A' + i))},
+                      {"max_tokens", 10 + i % 24},
                       {"temperature", i % 3 == 0 ? 0.0 : 1.0},
                       {"seed", i},
                       {"echo", i % 4 == 1},

@@ -97,7 +97,7 @@ void linear_forward(const Device& device, const LinearForward& args) {
     cpu::linear_forward(device, part(0, x.rows - rest));
     return cpu::linear_forward(device, part(x.rows - rest, rest));
   }
-  if (x.rows <= kFewRows) return linear_few_rows(device, args);
+  if (x.rows <= kFewRows || RowsAlone::wanted()) return linear_few_rows(device, args);
   product(device, 'N', 'T', x, w, y, x.cols, add);
 }
 
