@@ -18,6 +18,11 @@ std::size_t least_kept(const Device& device) { return device.gpu == nullptr ? 12
 // Long prompts are kept at such distances too, wherever they lead.
 std::size_t kept_distance(const Device& device) { return device.gpu == nullptr ? 1024 : kGpuPromptPiece; }
 
+// To read a few tokens takes a GPU nearly as long as to read a thousand, and streams wait for it: prompts that come one
+// by one had better be read some at a time.
+constexpr std::size_t kEnoughToRead = 2048;
+std::int64_t gather_steps(const Device& device) { return device.gpu == nullptr ? 0 : 6; }
+
 constexpr std::size_t kMostEnded = 32;
 constexpr std::chrono::milliseconds kIdle{50};  // before answers are read: who comes now should not wait for it
 
@@ -28,6 +33,7 @@ Engine::Engine(const LanguageModel& model, const Tokenizer& tokenizer, const Dev
     : tokenizer_(tokenizer),
       metrics_(metrics),
       max_queue_(static_cast<std::size_t>(options.max_queue)),
+      gather_steps_(options.gather_steps < 0 ? gather_steps(device) : options.gather_steps),
       states_(model.config(), options.max_batch, device),
       grid_(prompt_grid(model, device)),
       cache_(model, device, options.cache, grid_),
@@ -125,7 +131,8 @@ void Engine::work() {
   decoder_.finish_step();
   collect();
   admit();
-  if (decoder_.launch_step() > 0) ++metrics_.decode_steps;
+  stepping_ = decoder_.launch_step();
+  if (stepping_ > 0) ++metrics_.decode_steps;
   outbox_.send(letters_);
   read_prompts();
 }
@@ -202,6 +209,7 @@ void Engine::collect() {
 // A piece of one prompt after the other, up to as many tokens as the device reads at once; who has more to read goes to
 // the end of the line.
 void Engine::read_prompts() {
+  if (gather_prompts()) return;
   const std::size_t most = prompt_piece(states_.device());
   std::vector<std::int64_t> slots;
   std::size_t tokens = 0;
@@ -217,9 +225,24 @@ void Engine::read_prompts() {
     }
     reading_.pop_front();
   }
+  if (!slots.empty()) ++metrics_.prompt_reads;
   decoder_.read(slots);
   keep(slots);
   fork();
+}
+
+bool Engine::gather_prompts() {
+  std::size_t tokens = 0;
+  for (const std::size_t slot : reading_) {
+    const Sequence& sequence = running_[slot]->sequence;
+    tokens += sequence.tokens_to_read() - sequence.tokens_read();
+  }
+  if (tokens > 0 && tokens < kEnoughToRead && stepping_ > 0 && gathered_ < gather_steps_) {
+    ++gathered_;
+    return true;
+  }
+  gathered_ = 0;
+  return false;
 }
 
 // The scores of a prompt's tokens come of reading them.

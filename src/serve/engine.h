@@ -38,6 +38,8 @@ struct EngineOptions {
   std::int64_t max_batch = 16;  // sequences at a time
   std::int64_t max_queue = 64;  // requests that may wait
   CacheLimits cache = {};       // for states of prompts
+  // Steps that a few tokens to read wait for more of them while streams go on; negative: as is good for the device.
+  std::int64_t gather_steps = -1;
 };
 
 class Engine {
@@ -89,6 +91,8 @@ class Engine {
   // Takes what is new of the sequences; those that have ended leave.
   void collect();
   void read_prompts();
+  // Whether it is worth waiting for more prompts before any is read.
+  [[nodiscard]] bool gather_prompts();
   // Where a sequence begins: at nothing, at a state that came with it, or at what of its prompt the cache has; and
   // where it is to be cut.
   void restore(std::size_t slot);
@@ -111,6 +115,7 @@ class Engine {
   const Tokenizer& tokenizer_;
   Metrics& metrics_;
   const std::size_t max_queue_;
+  const std::int64_t gather_steps_;
 
   // The engine's thread's own.
   ModelStates states_;
@@ -120,6 +125,8 @@ class Engine {
   std::vector<std::unique_ptr<Running>> running_;  // by slot; null where it is free
   std::size_t in_batch_ = 0;                       // how many are not
   std::deque<std::size_t> reading_;                // slots with something to read, whose turn it is first
+  std::size_t stepping_ = 0;                       // sequences in the step that was launched last
+  std::int64_t gathered_ = 0;                      // steps since a prompt could have been read further
   std::size_t started_ = 0;                        // sequences of the first request in the queue that are in the batch
   std::deque<Ended> ended_;                        // answers that are not in the cache, the latest first
   std::size_t read_ahead_ = 0;                     // tokens of the first of them that are in slot 0

@@ -42,6 +42,8 @@ std::string Metrics::text() const {
   put("qdelta_queue_length", "gauge", "Requests that wait for a place in the batch.", queued.load());
   put("qdelta_running_sequences", "gauge", "Sequences in the batch.", running.load());
   put("qdelta_prompt_tokens_total", "counter", "Tokens of prompts that were read.", prompt_tokens.load());
+  put("qdelta_prompt_reads_total", "counter", "Times that prompts were read further, some of them together.",
+      prompt_reads.load());
   put("qdelta_generated_tokens_total", "counter", "Tokens that were generated.", generated_tokens.load());
   put("qdelta_decode_steps_total", "counter", "Steps of the batch, one token of every sequence.", decode_steps.load());
   put("qdelta_cached_tokens_total", "counter", "Tokens of prompts that were not read again.", cached_tokens.load());

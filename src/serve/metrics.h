@@ -16,6 +16,7 @@ class Metrics {
   std::atomic<std::int64_t> queued{0};          // requests that wait for a place in the batch
   std::atomic<std::int64_t> running{0};         // sequences in the batch
   std::atomic<std::uint64_t> prompt_tokens{0};  // read
+  std::atomic<std::uint64_t> prompt_reads{0};   // times that prompts were read further
   std::atomic<std::uint64_t> generated_tokens{0};
   std::atomic<std::uint64_t> decode_steps{0};   // of the whole batch; generated_tokens over this is its mean size
   std::atomic<std::uint64_t> cached_tokens{0};  // of prompts, not read again

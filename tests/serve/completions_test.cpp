@@ -153,6 +153,28 @@ TEST_P(Company, ChangesNoBit) {
   }
 }
 
+// While a stream goes on short prompts wait for one another, but not for ever.
+TEST(Gathering, PromptsAreReadTogether) {
+  serve::ServerOptions options;
+  options.engine.cache.memory = 0;
+  options.engine.gather_steps = 3000;
+  options.limits.max_tokens = 100'000;
+  const Serving serving(options);
+  const json body = {{"prompt", "The river"}, {"max_tokens", 4}, {"temperature", 0}, {"logprobs", 2}};
+  const json alone = serving.complete(body)["choices"];  // no stream: at once
+  RawClient stream(serving.port());
+  stream.post("/v1/completions",
+              json{{"prompt", "a"}, {"max_tokens", 100'000}, {"ignore_eos", true}, {"stream", true}}.dump());
+  static_cast<void>(stream.read_until("data: "));
+  const double before = serving.metric("qdelta_prompt_reads_total");
+  std::vector<std::future<json>> together;
+  for (int i = 0; i < 8; ++i) {
+    together.push_back(std::async(std::launch::async, [&] { return serving.complete(body)["choices"]; }));
+  }
+  for (std::future<json>& one : together) EXPECT_EQ(one.get().dump(), alone.dump());
+  EXPECT_LE(serving.metric("qdelta_prompt_reads_total") - before, 4);
+}
+
 TEST_F(Completions, PromptsOfOneRequestDecodeAsOneBatch) {
   std::vector<json> alone;
   for (const std::string& prompt : kPrompts) alone.push_back(serving_.complete(request_of(prompt, 5))["choices"][0]);
