@@ -187,57 +187,81 @@ __device__ void invert_diagonal_blocks(const float* A, float* T) {
   }
 }
 
-// out = sign left right for kSize x kSize matrices, kRowsPerThread x 4 elements a thread; `thread` counts within the
-// product.
-template <int kSize, int kRowsPerThread>
-__device__ void matmul_block(float sign, const float* left, const float* right, float* out, int thread) {
-  constexpr int kThreadsPerRow = kSize / 4;
-  const int row = thread / kThreadsPerRow * kRowsPerThread;
-  const int column = thread % kThreadsPerRow * 4;
-  float sum[kRowsPerThread][4] = {};
-#pragma unroll 8
-  for (int i = 0; i < kSize; ++i) {
-    const float4 r = *reinterpret_cast<const float4*>(right + i * kStride + column);
+// A view of a float matrix of row stride kStride, as operands of products.
+struct SquareTile {
+  float* data;
+  [[nodiscard]] __device__ float* at(int row, int column) const { return data + row * kStride + column; }
+  [[nodiscard]] __device__ SquareTile block(int row, int column) const { return {at(row, column)}; }
+};
+
+// A[m][k] of 16 x 16 elements.
+__device__ inline FragmentA<float> load_a(const SquareTile& from, const Lane& lane) {
+  FragmentA<float> a;
 #pragma unroll
-    for (int j = 0; j < kRowsPerThread; ++j) {
-      const float l = left[(row + j) * kStride + i];
-      sum[j][0] += l * r.x, sum[j][1] += l * r.y, sum[j][2] += l * r.z, sum[j][3] += l * r.w;
-    }
+  for (int s = 0; s < 2; ++s) {
+    const float2 upper = *reinterpret_cast<const float2*>(from.at(lane.group, 8 * s + 2 * lane.quad));
+    const float2 lower = *reinterpret_cast<const float2*>(from.at(lane.group + 8, 8 * s + 2 * lane.quad));
+    a.x[s][0] = upper.x, a.x[s][1] = lower.x, a.x[s][2] = upper.y, a.x[s][3] = lower.y;
+  }
+  return a;
+}
+// B[k][n] of 16 x 8 elements.
+__device__ inline FragmentB<float> load_b(const SquareTile& from, const Lane& lane) {
+  FragmentB<float> b;
+#pragma unroll
+  for (int s = 0; s < 2; ++s) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) b.x[s][i] = *from.at(8 * s + 2 * lane.quad + i, lane.group);
+  }
+  return b;
+}
+__device__ inline void store(const SquareTile& to, const Accumulator& acc, float sign, const Lane& lane) {
+  *reinterpret_cast<float2*>(to.at(lane.group, 2 * lane.quad)) = {sign * acc.x[0], sign * acc.x[1]};
+  *reinterpret_cast<float2*>(to.at(lane.group + 8, 2 * lane.quad)) = {sign * acc.x[2], sign * acc.x[3]};
+}
+
+// Eight columns of out = sign left right by one warp, for matrices of kBlocks x kBlocks blocks of 16 x 16. Blocks of
+// `right` above row block `first` are zero, and those of a lower triangular `left` above its diagonal; neither is read.
+template <int kBlocks, bool kLeftIsLower>
+__device__ inline void matmul_columns(float sign, const SquareTile& left, const SquareTile& right, int first,
+                                      const SquareTile& out, const Lane& lane) {
+  FragmentB<float> b[kBlocks]{};
+#pragma unroll
+  for (int k = 0; k < kBlocks; ++k) {
+    if (k >= first) b[k] = load_b(right.block(16 * k, 0), lane);
   }
 #pragma unroll
-  for (int j = 0; j < kRowsPerThread; ++j) {
-    *reinterpret_cast<float4*>(out + (row + j) * kStride + column) = {sign * sum[j][0], sign * sum[j][1],
-                                                                      sign * sum[j][2], sign * sum[j][3]};
+  for (int m = 0; m < kBlocks; ++m) {
+    Accumulator acc;
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) {
+      if (k >= first && (!kLeftIsLower || k <= m)) mma(acc, load_a(left.block(16 * m, 16 * k), lane), b[k]);
+    }
+    store(out.block(16 * m, 0), acc, sign, lane);
   }
 }
 
-// T = (I + A)^-1, A strictly lower triangular: the diagonal blocks, then twice the merge [T1 0; -T2 A21 T1  T2]. The
-// upper right of T serves as scratch.
-__device__ void invert_unit_lower(const float* A, float* T) {
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < kChunk) invert_diagonal_blocks(A, T);
+// T21 = -T2 A21 T1, the lower left of the inverse of [I + A1, 0; A21, I + A2], in squares of 16 kBlocks. A warp has
+// eight columns of it, for which it needs nothing from other warps; the first product goes through `scratch`.
+template <int kBlocks>
+__device__ inline void merge_inverses(const SquareTile& A, const SquareTile& T, const SquareTile& scratch, int at,
+                                      int column, const Lane& lane) {
+  constexpr int kSize = 16 * kBlocks;
+  const SquareTile here = scratch.block(at, at + kSize + column);
+  matmul_columns<kBlocks, false>(1.0F, A.block(at + kSize, at), T.block(at, at + column), column / 16, here, lane);
+  __syncwarp();
+  matmul_columns<kBlocks, true>(-1.0F, T.block(at + kSize, at + kSize), here, 0, T.block(at + kSize, at + column),
+                                lane);
+}
+
+// T = (I + A)^-1, A strictly lower triangular: the diagonal blocks, then twice the merge of two neighbours, in float32
+// (three tf32 products). The blocks of A above the diagonal are scratch.
+__device__ void invert_unit_lower(float* A, float* T, int warp, const Lane& lane) {
+  if (threadIdx.x < kChunk) invert_diagonal_blocks(A, T);
   __syncthreads();
-  {
-    // Two merges, 64 threads each.
-    const int at = thread / 64 * 32;
-    const int product_thread = thread % 64;
-    const float* a21 = A + (at + 16) * kStride + at;
-    float* t1 = T + at * kStride + at;
-    float* t2 = T + (at + 16) * kStride + at + 16;
-    float* corner = T + at * kStride + at + 16;
-    matmul_block<16, 1>(1.0F, a21, t1, corner, product_thread);
-    __syncthreads();
-    matmul_block<16, 1>(-1.0F, t2, corner, T + (at + 16) * kStride + at, product_thread);
-    __syncthreads();
-    for (int i = product_thread; i < 256; i += 64) corner[i / 16 * kStride + i % 16] = 0.0F;
-    __syncthreads();
-  }
-  float* corner = T + 32;
-  matmul_block<32, 2>(1.0F, A + 32 * kStride, T, corner, thread);
+  merge_inverses<1>({A}, {T}, {A}, warp / 2 * 32, warp % 2 * 8, lane);
   __syncthreads();
-  matmul_block<32, 2>(-1.0F, T + 32 * kStride + 32, corner, T + 32 * kStride, thread);
-  __syncthreads();
-  for (int i = thread; i < 32 * 32; i += kThreads) corner[i / 32 * kStride + i % 32] = 0.0F;
+  merge_inverses<2>({A}, {T}, {A}, 0, 8 * warp, lane);
   __syncthreads();
 }
 
@@ -326,7 +350,7 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a) 
   }
   if (!a.erases) return;
   __syncthreads();
-  invert_unit_lower(A, T);
+  invert_unit_lower(A, T, warp, lane);
   auto* inverse = static_cast<E*>(a.out.T) + slot * kParts * kChunkMatrix;
 #pragma unroll 4
   for (int i = 4 * static_cast<int>(threadIdx.x); i < kChunkMatrix; i += 4 * kThreads) {

@@ -13,26 +13,40 @@
 namespace qdelta::cuda {
 namespace {
 
-// A block has 32 value columns of one sequence and head. Their state lies in shared memory, transposed: a row is a
-// column of S. Two groups of four warps have 16 columns each; the warps of a group share out the keys of the result.
+// A block has 16 value columns of one sequence and head. Their state lies in shared memory, transposed: a row is a
+// column of S, in two parts that tf32 holds, so that it is split once and not by every warp. The warps share out the
+// keys of the result. M comes in panels of its rows, the next one on its way while this one is used.
 constexpr int kThreads = 256;
-constexpr int kColumns = 32;
-constexpr int kPanel = 64;  // rows of M in a stage
-constexpr int kStages = 3;
+constexpr int kWarps = kThreads / 32;
+constexpr int kColumns = 16;
+constexpr int kStages = 2;
 
 template <int kKeys>
 struct CombineTiles {
+  static constexpr int kPanel = kKeys <= 128 ? kKeys : 64;  // rows of M in a panel
+  static constexpr int kPanels = kKeys / kPanel;            // of one M
+  static constexpr int kWarpKeys = kPanel / kWarps;         // keys of the result in a panel that a warp has
+  static constexpr int kAccumulators = kPanels * kWarpKeys / 8;
   using Panel = Tile<float, kPanel, kKeys>;
-  Tile<float, kColumns, kKeys> state;
+  using State = Tile<float, kColumns, kKeys>;
+  State high, low;
   unsigned char* panels;
-  static constexpr int kStateBytes = kColumns * kKeys * 4;
-  static constexpr int kPanelBytes = kPanel * kKeys * 4;
-  static constexpr int kBytes = kStateBytes + kStages * kPanelBytes;
+  static constexpr int kStateBytes = State::kElements * 4;
+  static constexpr int kPanelBytes = Panel::kElements * 4;
+  static constexpr int kBytes = 2 * kStateBytes + kStages * kPanelBytes;
 
-  __device__ explicit CombineTiles(unsigned char* memory) : panels(memory + kStateBytes) {
-    state.data = reinterpret_cast<float*>(memory);
+  __device__ explicit CombineTiles(unsigned char* memory) : panels(memory + 2 * kStateBytes) {
+    high.data = reinterpret_cast<float*>(memory);
+    low.data = high.data + State::kElements;
   }
   __device__ Panel panel(int index) const { return {reinterpret_cast<float*>(panels + index % kStages * kPanelBytes)}; }
+
+  __device__ void set_state(int column, int key, float value) const {
+    std::uint32_t upper, lower;
+    split_tf32(value, upper, lower);
+    *high.at(column, key) = __uint_as_float(upper);
+    *low.at(column, key) = __uint_as_float(lower);
+  }
 };
 
 // Where the block is: which columns of which head, and its part of the arrays of states.
@@ -48,31 +62,32 @@ struct CombineCoord {
   }
 };
 
-// What a warp has of the result: 16 columns, and of every panel's 64 keys 16. Accumulators 2 p and 2 p + 1 are of panel
-// p.
+// What a warp has of the result: all columns of the block, and of every panel's keys kWarpKeys.
+template <int kKeys>
 struct WarpPart {
+  using Tiles = CombineTiles<kKeys>;
   Lane lane;
-  int rows, keys;  // the first of its columns; the first of its keys in a panel
+  int keys = static_cast<int>(threadIdx.x) / 32 * Tiles::kWarpKeys;  // the first in a panel
 
-  __device__ WarpPart()
-      : rows(static_cast<int>(threadIdx.x) / 128 * 16), keys(static_cast<int>(threadIdx.x) / 32 % 4 * 16) {}
-  // Column and key of element e of sum n.
-  [[nodiscard]] __device__ int column(int e) const { return rows + lane.group + e / 2 * 8; }
-  [[nodiscard]] __device__ int key(int n, int e) const {
-    return n / 2 * kPanel + keys + n % 2 * 8 + 2 * lane.quad + e % 2;
+  // The first key of accumulator n; column and key of its element e.
+  [[nodiscard]] __device__ int first_key(int n) const {
+    constexpr int kPerPanel = Tiles::kWarpKeys / 8;
+    return n / kPerPanel * Tiles::kPanel + keys + n % kPerPanel * 8;
   }
+  [[nodiscard]] __device__ int column(int e) const { return lane.group + e / 2 * 8; }
+  [[nodiscard]] __device__ int key(int n, int e) const { return first_key(n) + 2 * lane.quad + e % 2; }
 };
 
 // Starts the copy of panel `index`: the panels of all segments in the order they are used.
 template <int kKeys>
 __device__ void load_panel(const CombineSegmentsArgs& a, const CombineTiles<kKeys>& tiles, std::int64_t begin,
                            std::int64_t maps, int index, int head) {
-  constexpr int kPanels = kKeys / kPanel;
-  const std::int64_t map = index / kPanels;
+  using Tiles = CombineTiles<kKeys>;
+  const std::int64_t map = index / Tiles::kPanels;
   if (map < maps) {
     const std::int64_t segment = a.backward ? begin + maps - map : begin + map;
     const int keys = a.dims.key_dim;
-    const int row = index % kPanels * kPanel;
+    const int row = index % Tiles::kPanels * Tiles::kPanel;
     const float* M = a.M + (segment * a.dims.value_heads + head) * keys * keys;
     const MatrixIn from{reinterpret_cast<const std::byte*>(M + std::int64_t{row} * keys), keys, false, keys % 4 == 0};
     load_tile<kThreads>(tiles.panel(index), from, keys - row, keys);
@@ -80,31 +95,66 @@ __device__ void load_panel(const CombineSegmentsArgs& a, const CombineTiles<kKey
   cp_async_commit();
 }
 
-// Adds what a panel of M's rows gives: forward the keys k' of the result that the panel has, S_out[k'] = sum over k of
+// B[k][n] = tile[row + n][column + k], or with `transposed` tile[row + k][column + n]; 16 x 8 elements.
+template <int kRows, int kWidth>
+__device__ inline FragmentB<float> load_b8(const Tile<float, kRows, kWidth>& tile, bool transposed, int row, int column,
+                                           const Lane& lane) {
+  FragmentB<float> b;
+#pragma unroll
+  for (int s = 0; s < 2; ++s) {
+    const int k = 8 * s + 2 * lane.quad;
+    if (transposed) {
+      b.x[s][0] = *tile.at(row + k, column + lane.group), b.x[s][1] = *tile.at(row + k + 1, column + lane.group);
+    } else {
+      const float2 pair = pair_at(tile, row + lane.group, column + k);
+      b.x[s][0] = pair.x, b.x[s][1] = pair.y;
+    }
+  }
+  return b;
+}
+// acc += (high + low) b, in three tf32 products.
+__device__ inline void mma_split(Accumulator& acc, const FragmentA<float>& high, const FragmentA<float>& low,
+                                 const FragmentB<float>& b) {
+#pragma unroll
+  for (int s = 0; s < 2; ++s) {
+    std::uint32_t a_high[4], a_low[4], b_high[2], b_low[2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a_high[i] = __float_as_uint(high.x[s][i]), a_low[i] = __float_as_uint(low.x[s][i]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) split_tf32(b.x[s][i], b_high[i], b_low[i]);
+    mma_tf32(acc.x, a_low, b_high);
+    mma_tf32(acc.x, a_high, b_low);
+    mma_tf32(acc.x, a_high, b_high);
+  }
+}
+
+// Adds what panel p of M's rows gives: forward the keys k' of the result that the panel has, S_out[k'] = sum over k of
 // M[k'][k] S[k]; backward its part of all of them, dS_in[k] += sum over the panel's k' of M[k'][k] dS[k'].
 // Even and odd steps have accumulators of their own, so that fewer products wait for each other.
 template <int kKeys>
-__device__ inline void add_panel(Accumulator (&sums)[2][kKeys / 32], int p, const CombineTiles<kKeys>& tiles,
-                                 const typename CombineTiles<kKeys>::Panel& panel, bool backward,
-                                 const WarpPart& warp) {
-  const Lane& lane = warp.lane;
-  if (backward) {
-#pragma unroll
-    for (int inner = 0; inner < kPanel; inner += 16) {
-      const FragmentA<float> left = load_a(tiles.state, warp.rows, p * kPanel + inner, lane);
-#pragma unroll
-      for (int n = 0; n < kKeys / 32; n += 2) {
-        const int key = n / 2 * kPanel + warp.keys;
-        Accumulator(&acc)[kKeys / 32] = sums[inner / 16 % 2];
-        mma(acc[n], acc[n + 1], left, load_b_transposed(panel, inner, key, lane));
-      }
-    }
-  } else {
+__device__ inline void add_panel(Accumulator (&sums)[2][CombineTiles<kKeys>::kAccumulators], int p,
+                                 const CombineTiles<kKeys>& tiles, int index, bool backward,
+                                 const WarpPart<kKeys>& warp) {
+  using Tiles = CombineTiles<kKeys>;
+  constexpr int kPerPanel = Tiles::kAccumulators / Tiles::kPanels;
+  const typename Tiles::Panel panel = tiles.panel(index);
+  const int steps = (backward ? Tiles::kPanel : kKeys) / 16;
 #pragma unroll 4
-    for (int inner = 0; inner < kKeys; inner += 16) {
-      const FragmentA<float> left = load_a(tiles.state, warp.rows, inner, lane);
-      Accumulator(&acc)[kKeys / 32] = sums[inner / 16 % 2];
-      mma(acc[2 * p], acc[2 * p + 1], left, load_b(panel, warp.keys, inner, lane));
+  for (int step = 0; step < steps; ++step) {
+    const int inner = (backward ? p * Tiles::kPanel : 0) + 16 * step;
+    const FragmentA<float> high = load_a(tiles.high, 0, inner, warp.lane);
+    const FragmentA<float> low = load_a(tiles.low, 0, inner, warp.lane);
+    Accumulator(&acc)[Tiles::kAccumulators] = sums[step % 2];
+    if (backward) {
+#pragma unroll
+      for (int n = 0; n < Tiles::kAccumulators; ++n)
+        mma_split(acc[n], high, low, load_b8(panel, true, 16 * step, warp.first_key(n), warp.lane));
+    } else {
+#pragma unroll
+      for (int n = 0; n < kPerPanel; ++n) {
+        const FragmentB<float> b = load_b8(panel, false, warp.keys + 8 * n, inner, warp.lane);
+        mma_split(acc[p * kPerPanel + n], high, low, b);
+      }
     }
   }
 }
@@ -112,10 +162,10 @@ __device__ inline void add_panel(Accumulator (&sums)[2][kKeys / 32], int p, cons
 template <int kKeys>
 __global__ void __launch_bounds__(kThreads) combine_segments_kernel(const CombineSegmentsArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const CombineTiles<kKeys> tiles(memory);
+  using Tiles = CombineTiles<kKeys>;
+  const Tiles tiles(memory);
   const CombineCoord place(a.dims);
-  const WarpPart warp;
-  constexpr int kPanels = kKeys / kPanel;
+  const WarpPart<kKeys> warp;
   const bool packed = a.segments.first_segment != nullptr;
   const std::int64_t begin =
       packed ? a.segments.first_segment[place.sequence] : place.sequence * a.segments.per_sequence;
@@ -127,9 +177,10 @@ __global__ void __launch_bounds__(kThreads) combine_segments_kernel(const Combin
   const auto state_at = [&](auto* states, std::int64_t segment) {
     return states + (segment * a.dims.value_heads + place.head) * keys * values + place.column;
   };
-  Accumulator sums[kKeys / 32];
+  Accumulator sums[Tiles::kAccumulators];
+  load_panel(a, tiles, begin, maps, 0, place.head);
 #pragma unroll
-  for (int n = 0; n < kKeys / 32; ++n) {
+  for (int n = 0; n < Tiles::kAccumulators; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const bool valid = a.start.data != nullptr && warp.key(n, e) < keys && place.column + warp.column(e) < values;
@@ -138,21 +189,20 @@ __global__ void __launch_bounds__(kThreads) combine_segments_kernel(const Combin
                 : 0.0F;
     }
   }
-  for (int i = 0; i < kStages - 1; ++i) load_panel(a, tiles, begin, maps, i, place.head);
   for (std::int64_t map = 0; map <= maps; ++map) {
     // This segment's state is known: to memory, and as an operand for the next one's.
     const std::int64_t segment = a.backward ? end - 1 - map : begin + map;
     float* to = state_at(a.states, segment);
     const float* N = state_at(a.N, segment);
-    Accumulator of_n[kKeys / 32];
-    Accumulator products[2][kKeys / 32];
+    Accumulator of_n[Tiles::kAccumulators];
+    Accumulator products[2][Tiles::kAccumulators];
 #pragma unroll
-    for (int n = 0; n < kKeys / 32; ++n) {
+    for (int n = 0; n < Tiles::kAccumulators; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int key = warp.key(n, e);
         const int column = warp.column(e);
-        *tiles.state.at(column, key) = sums[n].x[e];
+        tiles.set_state(column, key, sums[n].x[e]);
         const bool valid = key < keys && place.column + column < values;
         const std::int64_t offset = std::int64_t{key} * values + column;
         if (valid) to[offset] = sums[n].x[e];
@@ -162,15 +212,15 @@ __global__ void __launch_bounds__(kThreads) combine_segments_kernel(const Combin
     if (map == maps) break;
     const bool starts_from_zero = map == 0 && a.start.data == nullptr;  // its M may not be there
 #pragma unroll
-    for (int p = 0; p < kPanels; ++p) {
-      const int panel = static_cast<int>(map) * kPanels + p;
-      cp_async_wait<kStages - 2>();
+    for (int p = 0; p < Tiles::kPanels; ++p) {
+      const int index = static_cast<int>(map) * Tiles::kPanels + p;
+      cp_async_wait<0>();
       __syncthreads();  // also: the state is there, and the panel before is used up
-      load_panel(a, tiles, begin, maps, panel + kStages - 1, place.head);
-      if (!starts_from_zero) add_panel<kKeys>(products, p, tiles, tiles.panel(panel), a.backward, warp);
+      load_panel(a, tiles, begin, maps, index + 1, place.head);
+      if (!starts_from_zero) add_panel<kKeys>(products, p, tiles, index, a.backward, warp);
     }
 #pragma unroll
-    for (int n = 0; n < kKeys / 32; ++n) {
+    for (int n = 0; n < Tiles::kAccumulators; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) sums[n].x[e] = (products[0][n].x[e] + products[1][n].x[e]) + of_n[n].x[e];
     }
