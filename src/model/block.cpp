@@ -1,6 +1,7 @@
 #include "model/block.h"
 
 #include "kernels/layers.h"
+#include "kernels/steps.h"
 #include "model/block_views.h"
 
 namespace qdelta {
@@ -57,26 +58,34 @@ void Block::forward(const LayerContext& context, BlockActivations& a, BlockScrat
   const Device& device = context.device;
   const Weights& weights = context.weights;
 
+  // What only the backward wants of a norm is left out of a step.
+  const bool step = block_views::steps(context.batch, state);
+
   // x + mixer(norm(x))
-  rms_norm_forward(device, {.x = x,
-                            .weight = mixer_norm_.in(weights),
-                            .y = a.mixer_in,
-                            .inverse_rms = a.mixer_inverse_rms,
-                            .epsilon = epsilon_});
-  mixer_->forward(context, {.in = a.mixer_in, .residual = x, .out = out}, *a.mixer, mixer_scratch, state);
+  const RmsNormForward mixer_norm{.x = x,
+                                  .weight = mixer_norm_.in(weights),
+                                  .y = a.mixer_in,
+                                  .inverse_rms = step ? TensorView() : a.mixer_inverse_rms,
+                                  .epsilon = epsilon_};
+  mixer_->forward(context, {.norm = mixer_norm, .out = out}, *a.mixer, mixer_scratch, state);
   if (mlp_width_ == 0) return;
 
   // x + mlp(norm(x))
   const std::int64_t F = mlp_width_;
-  rms_norm_forward(device, {.x = out,
-                            .weight = mlp_norm_.in(weights),
-                            .y = a.mlp_in,
-                            .inverse_rms = a.mlp_inverse_rms,
-                            .epsilon = epsilon_});
   const TensorView& gate_up = gate_up_of(a, s);
-  linear_forward(device, {.x = a.mlp_in, .w = gate_up_.matrix_in(weights), .y = gate_up, .add = {}});
-  swiglu_forward(device, {.gate = columns(gate_up, 0, F), .up = columns(gate_up, F, F), .y = s.mlp.hidden});
-  linear_forward(device, {.x = s.mlp.hidden, .w = down_.matrix_in(weights), .y = out, .add = out});
+  const MlpStep mlp{.norm = {.x = out,
+                             .weight = mlp_norm_.in(weights),
+                             .y = a.mlp_in,
+                             .inverse_rms = step ? TensorView() : a.mlp_inverse_rms,
+                             .epsilon = epsilon_},
+                    .gate_up = {.x = a.mlp_in, .w = gate_up_.matrix_in(weights), .y = gate_up, .add = {}},
+                    .swiglu = {.gate = columns(gate_up, 0, F), .up = columns(gate_up, F, F), .y = s.mlp.hidden},
+                    .down = {.x = s.mlp.hidden, .w = down_.matrix_in(weights), .y = out, .add = out}};
+  if (step) return mlp_step(device, mlp);
+  rms_norm_forward(device, mlp.norm);
+  linear_forward(device, mlp.gate_up);
+  swiglu_forward(device, mlp.swiglu);
+  linear_forward(device, mlp.down);
 }
 
 void Block::backward(const LayerContext& context, std::span<float> gradients, const BlockActivations& a,

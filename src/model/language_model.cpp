@@ -4,7 +4,9 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/overlapped_launches.h"
 #include "kernels/product_tuning.h"
+#include "kernels/steps.h"
 #include "model/block_views.h"
 
 namespace qdelta {
@@ -215,6 +217,7 @@ void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots&
 void ModelRunner::run_blocks(const ModelInput& input, bool training, const StateSlots& states) {
   plan(input, training, states);
   run_planned(device_ids_, states);
+  rms_norm_forward(device_, final_norm(weights_->get()));
 }
 
 void ModelRunner::observe(const ModelInput& input, const BlockObserver& observer, const StateSlots& states) {
@@ -225,16 +228,18 @@ void ModelRunner::observe(const ModelInput& input, const BlockObserver& observer
 void ModelRunner::run_planned(std::span<const std::int32_t> device_ids, const StateSlots& states,
                               const BlockObserver& observer) {
   const Weights weights = weights_->get();
-  const auto layers = model_.blocks().size();
   embedding_forward(device_, {device_ids, model_.layout().embeddings.matrix_in(weights), plan_->stream_at(0)});
-  for (std::size_t i = 0; i < layers; ++i) {
+  for (std::size_t i = 0; i < model_.blocks().size(); ++i) {
     BlockActivations& a = plan_->blocks[i];
     model_.blocks()[i].forward(context(weights), a, plan_->scratch, *plan_->mixer_scratch[i], plan_->stream_at(i),
                                plan_->stream_at(i + 1), state_of_layer(states, i));
     if (observer) observer(i, a);
   }
-  rms_norm_forward(device_, {plan_->stream_at(layers), model_.layout().final_norm.in(weights), plan_->normed,
-                             plan_->inverse_rms, static_cast<float>(model_.config().norm_eps)});
+}
+
+RmsNormForward ModelRunner::final_norm(const Weights& weights) const {
+  return {plan_->stream_at(model_.blocks().size()), model_.layout().final_norm.in(weights), plan_->normed,
+          plan_->inverse_rms, static_cast<float>(model_.config().norm_eps)};
 }
 
 void ModelRunner::logits(const ModelInput& input, const TensorView& out, const StateSlots& states) {
@@ -267,8 +272,12 @@ void ModelRunner::prepare_steps(const StateSlots& states) {
 
 TensorView ModelRunner::step_logits(std::span<const std::int32_t> device_ids, const StateSlots& states) {
   require(plan_ != nullptr && plan_->rows <= plan_->head_rows, "too many rows for one step");
+  const OverlappedLaunches overlapped;  // after the embedding, which starts when all before it is done
   run_planned(device_ids, states);
-  linear_forward(device_, {plan_->normed, model_.layout().head.matrix_in(weights_->get()), plan_->head, {}});
+  const Weights weights = weights_->get();
+  RmsNormForward norm = final_norm(weights);
+  norm.inverse_rms = {};  // the backward's
+  head_step(device_, {.norm = norm, .head = {plan_->normed, model_.layout().head.matrix_in(weights), plan_->head, {}}});
   return plan_->head;
 }
 

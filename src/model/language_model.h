@@ -139,10 +139,11 @@ class ModelRunner {
   };
 
   void plan(const ModelInput& input, bool training, const StateSlots& states);
-  // From ids to the normalised output of the last block, in plan_->normed.
+  // From ids to the normalised output of the last block, in plan_->normed; run_planned goes only up to the norm.
   void run_blocks(const ModelInput& input, bool training, const StateSlots& states);
   void run_planned(std::span<const std::int32_t> device_ids, const StateSlots& states,
                    const BlockObserver& observer = {});
+  [[nodiscard]] RmsNormForward final_norm(const Weights& weights) const;
   // Losses, and best guesses where asked for, of rows of plan_->normed.
   void losses_of_rows(const TensorView& rows, std::span<const std::int32_t> targets, std::span<float> out,
                       std::span<std::int32_t> best);

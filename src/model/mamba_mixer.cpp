@@ -323,7 +323,8 @@ void MambaMixer::forward(const LayerContext& context, const Forward& args, Mixer
   const auto& s = dynamic_cast<const Scratch&>(scratch);
   const Device& device = context.device;
   const Weights& weights = context.weights;
-  linear_forward(device, {.x = args.in, .w = in_proj_.matrix_in(weights), .y = a.projected, .add = {}});
+  rms_norm_forward(device, args.norm);
+  linear_forward(device, {.x = args.norm.y, .w = in_proj_.matrix_in(weights), .y = a.projected, .add = {}});
   if (SequencePart* part = context.batch.part; part != nullptr) {
     part->carry_rows(device, context.batch, columns(a.projected, 0, inner()), s.rows_own, a.before);
   }
@@ -341,7 +342,7 @@ void MambaMixer::forward(const LayerContext& context, const Forward& args, Mixer
   const TensorView low_dt = columns(a.low, 0, config_->step_rank());
   linear_forward(device, {.x = low_dt, .w = dt_proj_.matrix_in(weights), .y = a.dt, .add = {}});
   run_scan(context, a, s, state);
-  linear_forward(device, {.x = a.y, .w = out_proj_.matrix_in(weights), .y = args.out, .add = args.residual});
+  linear_forward(device, {.x = a.y, .w = out_proj_.matrix_in(weights), .y = args.out, .add = args.norm.x});
 }
 
 void MambaMixer::backward(const LayerContext& context, const Backward& args, const MixerActivations& activations,

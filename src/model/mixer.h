@@ -17,6 +17,7 @@
 
 #include "core/memory.h"
 #include "kernels/device.h"
+#include "kernels/layers.h"
 #include "kernels/workspace.h"
 #include "model/batch.h"
 #include "model/parameter_placer.h"
@@ -98,18 +99,17 @@ class Mixer {
   [[nodiscard]] virtual std::unique_ptr<MixerScratch> plan_scratch(const Device& device, const BatchShape& shape,
                                                                    BumpAllocator& memory) const = 0;
 
-  // out = residual + mixer(in)
+  // out = x + mixer(norm(x))
   struct Forward {
-    ConstTensorView in;        // [N, hidden], of the type of activations
-    ConstTensorView residual;  // [N, hidden] f32
-    TensorView out;            // [N, hidden] f32; may be the residual
+    RmsNormForward norm;  // of x [N, hidden] f32, to what the mixer reads, of the type of activations
+    TensorView out;       // [N, hidden] f32; may be x
   };
   virtual void forward(const LayerContext& context, const Forward& args, MixerActivations& activations,
                        MixerScratch& scratch, const MixerState& state) const = 0;
 
   // Adds to the gradients of its parameters.
   struct Backward {
-    ConstTensorView in;          // as in the forward
+    ConstTensorView in;          // the normalised x, as the forward left it
     ConstTensorView d_out;       // [N, hidden], of the type of activations
     TensorView d_in;             // likewise; written
     std::span<float> gradients;  // the flat array

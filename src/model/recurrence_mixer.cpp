@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "kernels/row_blocks.h"
+#include "kernels/steps.h"
 #include "model/adjacent_states.h"
 #include "model/block.h"
 #include "model/block_views.h"
@@ -326,8 +327,6 @@ void RecurrenceMixer::run_recurrence(const LayerContext& context, const Activati
     RecurrenceForward args = forward_args(context, a, qkv, {});
     if (context.batch.part != nullptr) args.in.h0 = carry_states(context, a, s);
     recurrence_forward(device, args, context.workspace);
-  } else if (steps(context.batch, state)) {
-    recurrence_step(device, step_args(a, state), context.workspace);
   } else {
     const AdjacentStates states(device, state.pools[kRecurrentPool], state);
     recurrence_forward(device, forward_args(context, a, qkv, states.view()), context.workspace);
@@ -425,18 +424,16 @@ ConstTensorView RecurrenceMixer::conv_weight(const Weights& weights) const {
   return conv_.exists() ? conv_.in(weights) : ones_.in(weights.constants);
 }
 
-void RecurrenceMixer::run_convolution(const LayerContext& context, const Activations& a, const TensorView& qkv,
-                                      const MixerState& state) const {
-  short_conv_forward(context.device,
-                     {.x = columns(a.projected, 0, channels()),
-                      .weight = conv_weight(context.weights),
-                      .y = qkv,
-                      .offsets = context.batch.device_offsets,
-                      .state = state ? state.pools[kConvPool] : TensorView(),
-                      .slots = state.device_slots,
-                      .bias = {},
-                      .before = SequencePart::enters(context.batch) ? a.before : TensorView()},
-                     context.workspace);
+ShortConvForward RecurrenceMixer::convolution(const LayerContext& context, const Activations& a, const TensorView& qkv,
+                                              const MixerState& state) const {
+  return {.x = columns(a.projected, 0, channels()),
+          .weight = conv_weight(context.weights),
+          .y = qkv,
+          .offsets = context.batch.device_offsets,
+          .state = state ? state.pools[kConvPool] : TensorView(),
+          .slots = state.device_slots,
+          .bias = {},
+          .before = SequencePart::enters(context.batch) ? a.before : TensorView()};
 }
 
 void RecurrenceMixer::forward(const LayerContext& context, const Forward& args, MixerActivations& activations,
@@ -445,21 +442,37 @@ void RecurrenceMixer::forward(const LayerContext& context, const Forward& args, 
   const auto& s = dynamic_cast<const Scratch&>(scratch);
   const Device& device = context.device;
   const Weights& weights = context.weights;
-  linear_forward(device, {.x = args.in, .w = projections_.matrix_in(weights), .y = a.projected, .add = {}});
+  const LinearForward project{.x = args.norm.y, .w = projections_.matrix_in(weights), .y = a.projected, .add = {}};
+  const ShortConvForward conv = convolution(context, a, qkv_of(a, s), state);
+  const GatedNormForward out_norm{.x = a.o,
+                                  .gate = columns(a.projected, gate_at_, config_->value_width()),
+                                  .weight = out_norm_.in(weights),
+                                  .y = s.head_out,
+                                  .epsilon = static_cast<float>(config_->norm_eps),
+                                  .activation = config_->output_gate};
+  const LinearForward out{.x = s.head_out, .w = out_.matrix_in(weights), .y = args.out, .add = args.norm.x};
+  fill_fixed_gates(context, a);
+  if (steps(context.batch, state)) {
+    return mixer_step(device,
+                      {.norm = args.norm,
+                       .project = project,
+                       .conv = conv,
+                       .gates = gates(weights, a),
+                       .recurrence = step_args(a, state),
+                       .out_norm = out_norm,
+                       .out = out},
+                      context.workspace);
+  }
+  rms_norm_forward(device, args.norm);
+  linear_forward(device, project);
   if (SequencePart* part = context.batch.part; part != nullptr) {
     part->carry_rows(device, context.batch, columns(a.projected, 0, channels()), s.rows_own, a.before);
   }
-  run_convolution(context, a, qkv_of(a, s), state);
+  short_conv_forward(device, conv, context.workspace);
   gates_forward(device, gates(weights, a));
-  fill_fixed_gates(context, a);
   run_recurrence(context, a, s, state);
-  gated_norm_forward(device, {.x = a.o,
-                              .gate = columns(a.projected, gate_at_, config_->value_width()),
-                              .weight = out_norm_.in(weights),
-                              .y = s.head_out,
-                              .epsilon = static_cast<float>(config_->norm_eps),
-                              .activation = config_->output_gate});
-  linear_forward(device, {.x = s.head_out, .w = out_.matrix_in(weights), .y = args.out, .add = args.residual});
+  gated_norm_forward(device, out_norm);
+  linear_forward(device, out);
 }
 
 void RecurrenceMixer::backward(const LayerContext& context, const Backward& args, const MixerActivations& activations,
@@ -487,7 +500,7 @@ void RecurrenceMixer::backward(const LayerContext& context, const Backward& args
   linear_backward(
       device,
       {.x = s.head_out, .w = out_.matrix_in(weights), .dy = args.d_out, .dx = {}, .dw = out_.in(args.gradients)});
-  if (!a.qkv) run_convolution(context, a, s.qkv, {});
+  if (!a.qkv) short_conv_forward(device, convolution(context, a, s.qkv, {}), context.workspace);
   RecurrenceBackward recurrence = backward_args(context, a, s);
   if (context.batch.part != nullptr) recurrence.d_ht = carry_state_gradients(context, a, s);
   recurrence_backward(device, recurrence, context.workspace);

@@ -92,7 +92,7 @@ class RecurrenceMixer final : public Mixer {
   [[nodiscard]] GatesForward gates(const Weights& weights, const Activations& a) const;
   [[nodiscard]] ConstTensorView conv_weight(const Weights& weights) const;
   void fill_fixed_gates(const LayerContext& context, const Activations& a) const;
-  // o from q, k, v and the gates: in place on the pool of states where every sequence has one token.
+  // o from q, k, v and the gates.
   void run_recurrence(const LayerContext& context, const Activations& a, const Scratch& s,
                       const MixerState& state) const;
   // For a part of a batch: the states that the sequences begin with, or the gradients of those that they end with.
@@ -103,8 +103,8 @@ class RecurrenceMixer final : public Mixer {
   [[nodiscard]] TensorView carry_state_gradients(const LayerContext& context, const Activations& a,
                                                  const Scratch& s) const;
   // qkv from the projections.
-  void run_convolution(const LayerContext& context, const Activations& a, const TensorView& qkv,
-                       const MixerState& state) const;
+  [[nodiscard]] ShortConvForward convolution(const LayerContext& context, const Activations& a, const TensorView& qkv,
+                                             const MixerState& state) const;
   void gates_and_conv_backward(const LayerContext& context, std::span<float> gradients, const Activations& a,
                                const Scratch& s) const;
   void projections_backward(const LayerContext& context, const Backward& args, const Scratch& s) const;

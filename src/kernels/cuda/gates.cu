@@ -3,22 +3,13 @@
 //              dA_log += sum dg g,   ddt_bias += sum da,   db = dbeta beta (1 - beta / f),   likewise dl and
 //              dlambda_bias
 // There are few gates for each token, so one kernel serves all types.
-#include "kernels/cuda/kernel_launch.h"
+#include "kernels/cuda/gates.cuh"
 #include "kernels/cuda/layers.h"
 
 namespace qdelta::cuda {
 namespace {
 
 using View = Rows<RuntimeType>;
-
-struct GateArgs {
-  View a, b, l, g, beta, lambda;
-  const float *A_log, *dt_bias, *lambda_bias;
-  float constant_lambda_bias, factor;
-  bool step_is_beta;
-  unsigned heads;
-  std::int64_t rows;
-};
 
 struct GateGradients {
   View dg, dbeta, dlambda, da, db, dl;
@@ -37,15 +28,12 @@ __global__ __launch_bounds__(kBlockThreads) void gates_forward_kernel(GateArgs i
   if (r >= in.rows) return;
   const auto h = static_cast<unsigned>(index - r * in.heads);
   if (in.a.data != nullptr) {
-    const float step = softplus(load(in.a, r, h) + in.dt_bias[h]);
-    store(in.g, r, h, -expf(in.A_log[h]) * step);
+    const float step = in.step_of(r, h);
+    store(in.g, r, h, in.g_of(step, h));
     if (in.step_is_beta) store(in.beta, r, h, step);
   }
-  if (in.b.data != nullptr) store(in.beta, r, h, in.factor * sigmoid(load(in.b, r, h)));
-  if (in.l.data != nullptr) {
-    const float bias = in.lambda_bias != nullptr ? *in.lambda_bias : in.constant_lambda_bias;
-    store(in.lambda, r, h, in.factor * sigmoid(load(in.l, r, h) + bias));
-  }
+  if (in.b.data != nullptr) store(in.beta, r, h, in.beta_of(r, h));
+  if (in.l.data != nullptr) store(in.lambda, r, h, in.lambda_of(r, h));
 }
 
 // A block has some rows of up to kBlockThreads heads; its threads are [row_groups][heads].
@@ -121,10 +109,8 @@ __global__ __launch_bounds__(kBlockThreads) void gates_reduce_kernel(const float
   *dlambda_bias += sum;
 }
 
-const ConstTensorView& any_of(const GatesForward& args) { return args.a ? args.a : args.b ? args.b : args.l; }
-
 void check_gates(const GatesForward& args) {
-  const Shape shape = any_of(args).shape;
+  const Shape shape = any_gate(args).shape;
   const auto pair = [&](const ConstTensorView& in, const char* in_name, const ConstTensorView& out, const char* name) {
     if (!in) return;
     check_matrix(in, shape, in_name);
@@ -142,28 +128,10 @@ void check_gates(const GatesForward& args) {
   if (args.lambda_bias) check_vector(args.lambda_bias, 1, "lambda_bias");
 }
 
-GateArgs gate_args(const GatesForward& args) {
-  const ConstTensorView& any = any_of(args);
-  return {.a = as_rows<RuntimeType>(args.a),
-          .b = as_rows<RuntimeType>(args.b),
-          .l = as_rows<RuntimeType>(args.l),
-          .g = as_rows<RuntimeType>(args.g),
-          .beta = as_rows<RuntimeType>(args.beta),
-          .lambda = as_rows<RuntimeType>(args.lambda),
-          .A_log = floats(args.A_log),
-          .dt_bias = floats(args.dt_bias),
-          .lambda_bias = floats(args.lambda_bias),
-          .constant_lambda_bias = args.constant_lambda_bias,
-          .factor = args.factor,
-          .step_is_beta = args.step_is_beta,
-          .heads = static_cast<unsigned>(any.extent(1)),
-          .rows = any.extent(0)};
-}
-
 }  // namespace
 
 void gates_forward(const Context& context, const GatesForward& args) {
-  if (!any_of(args)) return;
+  if (!any_gate(args)) return;
   check_gates(args);
   const GateArgs in = gate_args(args);
   if (in.rows == 0 || in.heads == 0) return;
@@ -172,9 +140,9 @@ void gates_forward(const Context& context, const GatesForward& args) {
 }
 
 void gates_backward(const Context& context, const GatesBackward& args, std::span<std::byte> workspace) {
-  if (!any_of(args.forward)) return;
+  if (!any_gate(args.forward)) return;
   check_gates(args.forward);
-  const Shape shape = any_of(args.forward).shape;
+  const Shape shape = any_gate(args.forward).shape;
   if (args.forward.a) {
     check_matrix(args.dg, shape, "dg");
     check_matrix(args.da, shape, "da");
@@ -214,7 +182,7 @@ void gates_backward(const Context& context, const GatesBackward& args, std::span
 }
 
 std::size_t gates_backward_workspace(const GatesBackward& args) {
-  const ConstTensorView& any = any_of(args.forward);
+  const ConstTensorView& any = any_gate(args.forward);
   if (!any) return 0;
   return static_cast<std::size_t>(partial_count(any.extent(0), 64) * 3 * any.extent(1)) * sizeof(float);
 }

@@ -5,8 +5,10 @@
 // Bound by reading and writing the state once. A block has a slice of the columns of one head's state in registers: it
 // computes x^T S and q^T S from the old state, then updates it and writes it back. The loads of the state are in flight
 // while q and k are normalised.
-#include "kernels/cuda/kernel_launch.h"
+#include "kernels/cuda/gates.cuh"
 #include "kernels/cuda/layers.h"
+#include "kernels/cuda/overlapped_launch.cuh"
+#include "kernels/cuda/steps.h"
 #include "kernels/recurrence_check.h"
 
 namespace qdelta::cuda {
@@ -25,6 +27,7 @@ struct StridedView {
 
 struct StepArgs {
   StridedView q, k, v, o, g, beta, lambda;
+  GateArgs gates;  // where its inputs are given they replace g, beta and lambda
   float* states;
   std::int64_t state_stride, state_head_stride, state_row_stride;
   const void* index;  // null: row r has state r
@@ -34,6 +37,29 @@ struct StepArgs {
   float scale;
   int K, V, heads, group_size;  // group_size: value heads for each query/key head
   unsigned slices;
+
+  __device__ RuleInputs<float> gates_of(int r, int h) const {
+    const auto head = static_cast<unsigned>(h);
+    RuleInputs<float> in;
+    if (gates.a.data != nullptr) {
+      const float step = gates.step_of(r, head);
+      in.g = gates.g_of(step, head);
+      if (gates.step_is_beta) in.beta = step;
+    } else {
+      in.g = g.at(r, h, 0);
+    }
+    if (gates.b.data != nullptr) {
+      in.beta = gates.beta_of(r, head);
+    } else if (!gates.step_is_beta && beta.data.data != nullptr) {
+      in.beta = beta.at(r, h, 0);
+    }
+    if (gates.l.data != nullptr) {
+      in.lambda = gates.lambda_of(r, head);
+    } else if (lambda.data.data != nullptr) {
+      in.lambda = lambda.at(r, h, 0);
+    }
+    return in;
+  }
 };
 
 // 1 / |q| and 1 / |k|, and the dot products of the normalised rows.
@@ -82,12 +108,14 @@ __global__ __launch_bounds__(VectorsPerSlice* kRowGroups,
   const int c = (static_cast<int>(slice) * VectorsPerSlice + vector) * N;
   const bool in_range = c < a.V;
 
+  ptx::let_next_begin();
   std::int64_t slot = r;
   if (a.index != nullptr) {
     slot = a.index_is_i64 ? static_cast<const std::int64_t*>(a.index)[r * a.index_stride]
                           : static_cast<const std::int32_t*>(a.index)[r * a.index_stride];
   }
   if (slot < 0 || slot >= a.pool) {
+    ptx::wait_for_previous();
     if (!in_range || row_group > 0) return;
     for (int i = 0; i < N; ++i) a.o.data.set(r * a.o.data.ld + h * a.o.head + (c + i) * a.o.element, 0.0F);
     return;
@@ -106,6 +134,8 @@ __global__ __launch_bounds__(VectorsPerSlice* kRowGroups,
     }
   }
 
+  ptx::wait_for_previous();
+
   // Load q and k, and compute their dot products.
   constexpr int kPerThread = (kRowGroups * RowsPerThread + kThreads - 1) / kThreads;
   float q_part[kPerThread];
@@ -123,10 +153,7 @@ __global__ __launch_bounds__(VectorsPerSlice* kRowGroups,
   float v[N];
 #pragma unroll
   for (int i = 0; i < N; ++i) v[i] = in_range ? a.v.at(r, h, c + i) : 0.0F;
-  RuleInputs<float> gates;
-  gates.g = a.g.at(r, h, 0);
-  if (a.beta.data.data != nullptr) gates.beta = a.beta.at(r, h, 0);
-  if (a.lambda.data.data != nullptr) gates.lambda = a.lambda.at(r, h, 0);
+  RuleInputs<float> gates = a.gates_of(r, h);
 #pragma unroll
   for (int p = 0; p < 3; ++p) {
     products[p] = warp_sum(products[p]);
@@ -247,7 +274,9 @@ void check_step(const RecurrenceStep& args) {
 
 }  // namespace
 
-void recurrence_step(const Context& context, const RecurrenceStep& args) {
+void recurrence_step(const Context& context, const RecurrenceStep& args) { gated_recurrence_step(context, {}, args); }
+
+void gated_recurrence_step(const Context& context, const GatesForward& gates, const RecurrenceStep& args) {
   check_step(args);
   const std::int64_t R = args.q.extent(0);
   const std::int64_t K = args.q.extent(2);
@@ -257,8 +286,9 @@ void recurrence_step(const Context& context, const RecurrenceStep& args) {
   const TensorView& states = args.states;
   const bool vectorized = reinterpret_cast<std::uintptr_t>(states.data) % 16 == 0 && V % 4 == 0 &&
                           states.step(0) % 4 == 0 && states.step(1) % 4 == 0 && states.step(2) % 4 == 0;
-  constexpr int kVectorsPerSlice = 16;  // a slice of 64 columns: whole sectors, and enough blocks of a few rows
-  const std::int64_t slices = ceil_div(V, kVectorsPerSlice * (vectorized ? 4 : 1));
+  // A slice of 64 columns, or of 32 where there would be few blocks.
+  const std::int64_t vectors_per_slice = R * HV * ceil_div(V, 64) < context.sm_count() ? 8 : 16;
+  const std::int64_t slices = ceil_div(V, vectors_per_slice * (vectorized ? 4 : 1));
   require(R * HV * slices < (std::int64_t{1} << 31), "recurrence_step: {} rows are too many for one launch", R);
   const StepArgs a{.q = strided_view(args.q),
                    .k = strided_view(args.k),
@@ -267,6 +297,7 @@ void recurrence_step(const Context& context, const RecurrenceStep& args) {
                    .g = strided_view(args.g),
                    .beta = strided_view(args.beta),
                    .lambda = strided_view(args.lambda),
+                   .gates = gate_args(gates),
                    .states = floats(states),
                    .state_stride = states.step(0),
                    .state_head_stride = states.step(1),
@@ -284,18 +315,22 @@ void recurrence_step(const Context& context, const RecurrenceStep& args) {
                    .group_size = static_cast<int>(HV / args.q.extent(1)),
                    .slices = static_cast<unsigned>(slices)};
   const auto blocks = static_cast<unsigned>(R * HV * slices);
-  const auto run = [&](auto columns, auto rows) {
-    step_kernel<decltype(columns)::value, kVectorsPerSlice, decltype(rows)::value>
-        <<<blocks, kVectorsPerSlice * kRowGroups, 0, context.stream()>>>(a);
-    check_launch("recurrence_step");
+  const auto run = [&](auto columns, auto vectors, auto rows) {
+    launch_overlapped(context, "recurrence_step",
+                      step_kernel<decltype(columns)::value, decltype(vectors)::value, decltype(rows)::value>, blocks,
+                      decltype(vectors)::value * kRowGroups, 0, a);
   };
-  const auto dispatch_rows = [&](auto columns) {
-    if (K <= 4 * kRowGroups) return run(columns, std::integral_constant<int, 4>());
-    if (K <= 8 * kRowGroups) return run(columns, std::integral_constant<int, 8>());
-    run(columns, std::integral_constant<int, 16>());
+  const auto dispatch_rows = [&](auto columns, auto vectors) {
+    if (K <= 4 * kRowGroups) return run(columns, vectors, std::integral_constant<int, 4>());
+    if (K <= 8 * kRowGroups) return run(columns, vectors, std::integral_constant<int, 8>());
+    run(columns, vectors, std::integral_constant<int, 16>());
   };
-  if (vectorized) return dispatch_rows(std::integral_constant<int, 4>());
-  dispatch_rows(std::integral_constant<int, 1>());
+  const auto dispatch_vectors = [&](auto columns) {
+    if (vectors_per_slice == 8) return dispatch_rows(columns, std::integral_constant<int, 8>());
+    dispatch_rows(columns, std::integral_constant<int, 16>());
+  };
+  if (vectorized) return dispatch_vectors(std::integral_constant<int, 4>());
+  dispatch_vectors(std::integral_constant<int, 1>());
 }
 
 }  // namespace qdelta::cuda

@@ -7,6 +7,8 @@
 // partial sum of dw.
 #include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
+#include "kernels/cuda/norms.cuh"
+#include "kernels/cuda/overlapped_launch.cuh"
 
 namespace qdelta::cuda {
 namespace {
@@ -37,8 +39,6 @@ void dispatch_backward(std::int64_t width, const Body& body) {
 
 enum class Gate { none, silu, sigmoid };
 
-__device__ float norm_weight(float weight) { return fabsf(weight) < kLeastNormWeight ? kLeastNormWeight : weight; }
-
 template <class X, class Y>
 struct NormForwardArgs {
   Rows<X> x, gate;
@@ -56,6 +56,8 @@ __global__ __launch_bounds__(kBlockThreads) void norm_forward_kernel(NormForward
   __shared__ float sums[kBlockThreads / 32];
   const int lane = static_cast<int>(threadIdx.x) % RowPartition::kThreads;
   const unsigned row = blockIdx.x * RowPartition::kRows + threadIdx.x / RowPartition::kThreads;
+  ptx::let_next_begin();
+  ptx::wait_for_previous();
   if (row >= a.rows) return;
   const unsigned n = row / a.heads;
   const int first = static_cast<int>(row - n * a.heads) * a.width;
@@ -77,7 +79,7 @@ __global__ __launch_bounds__(kBlockThreads) void norm_forward_kernel(NormForward
     for (int i = 0; i < N; ++i) sum += x[p][i] * x[p][i];
   }
   sum = block_sum<RowPartition::kThreads>(sum, sums);
-  const float s = 1.0F / sqrtf(sum / static_cast<float>(a.width) + a.epsilon);
+  const float s = inverse_rms(sum, a.width, a.epsilon);
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int c = (p * RowPartition::kThreads + lane) * N;
@@ -260,9 +262,8 @@ void launch_forward(const Context& context, const ConstTensorView& x, const Cons
                           .epsilon = epsilon};
   dispatch_forward(width, [&](auto partition) {
     using S = decltype(partition);
-    norm_forward_kernel<X, Y, kVectorWidth<X, Y>, S, kGate>
-        <<<blocks_for(a.rows, S::kRows), kBlockThreads, 0, context.stream()>>>(a);
-    check_launch("norm_forward");
+    launch_overlapped(context, "norm_forward", norm_forward_kernel<X, Y, kVectorWidth<X, Y>, S, kGate>,
+                      blocks_for(a.rows, S::kRows), kBlockThreads, 0, a);
   });
 }
 

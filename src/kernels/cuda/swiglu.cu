@@ -2,6 +2,7 @@
 //   backward:  du = dy silu(z),   dz = dy u sigmoid(z) (1 + z (1 - sigmoid(z)))
 #include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
+#include "kernels/cuda/overlapped_launch.cuh"
 
 namespace qdelta::cuda {
 namespace {
@@ -17,6 +18,8 @@ struct SwigluArgs {
 
 template <class T, int N>
 __global__ __launch_bounds__(kBlockThreads) void swiglu_forward_kernel(SwigluArgs<T> a) {
+  ptx::let_next_begin();
+  ptx::wait_for_previous();
   const std::int64_t index = std::int64_t{blockIdx.x} * kBlockThreads + threadIdx.x;
   if (index >= a.count) return;
   const unsigned row = static_cast<unsigned>(index) / a.packs;
@@ -76,9 +79,8 @@ void swiglu_forward(const Context& context, const SwigluForward& args) {
     using T = typename decltype(type)::type;
     SwigluArgs<T> a = swiglu_args<T>(args.gate, args.up);
     a.y = as_rows<T>(args.y);
-    swiglu_forward_kernel<T, kVectorWidth<T>>
-        <<<blocks_for(a.count, kBlockThreads), kBlockThreads, 0, context.stream()>>>(a);
-    check_launch("swiglu_forward");
+    launch_overlapped(context, "swiglu_forward", swiglu_forward_kernel<T, kVectorWidth<T>>,
+                      blocks_for(a.count, kBlockThreads), kBlockThreads, 0, a);
   };
   if (!aligned(args.gate.dtype == DType::bf16 ? 8 : 4, {args.gate, args.up, args.y}))
     return run(TypeTag<RuntimeType>());

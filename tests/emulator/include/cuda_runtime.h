@@ -149,6 +149,27 @@ T from_lane(const char* name, const T& value, int lane) {
 
 }  // namespace emulator
 
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  std::size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+  cudaLaunchAttribute* attrs = nullptr;
+  unsigned numAttrs = 0;
+};
+// Kernels run one after the other, whatever the attributes.
+template <class... Parameters, class... Args>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), const Args&... args) {
+  emulator::launch(kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream)(args...);
+  return cudaSuccess;
+}
+
 inline void __syncthreads() { emulator::block_barrier(); }
 inline int __syncthreads_or(int value) { return emulator::block_sum(value != 0 ? 1 : 0) != 0 ? 1 : 0; }
 inline void __syncwarp(unsigned /*mask*/ = ~0U) { (void)emulator::warp_exchange("syncwarp", "", 1); }
