@@ -395,7 +395,8 @@ bool fits_heads_step(const MixerStep& m) {
          heads_in_rows(step.q) && heads_in_rows(step.k) && heads_in_rows(step.v) &&
          m.conv.weight.extent(1) <= kMostTaps && !m.conv.bias && in_fours(conv_state) && in_fours(step.states) &&
          step.states.step(2) % 4 == 0 && aligned(4, {m.conv.x, m.conv.y, m.out_norm.gate, m.out_norm.y}) &&
-         aligned(4, {m.conv.weight, m.out_norm.weight}) && step.index.dtype == DType::i64 &&
+         aligned(4, {m.out_norm.weight}) && reinterpret_cast<std::uintptr_t>(m.conv.weight.data) % 16 == 0 &&
+         step.index.dtype == DType::i64 &&
          reinterpret_cast<const std::int64_t*>(step.index.data) == m.conv.slots.data() &&
          step.q.extent(0) * step.v.extent(1) < (std::int64_t{1} << 31);
 }
