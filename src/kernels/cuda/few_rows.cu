@@ -196,62 +196,69 @@ struct ConvTap {
 
 // The kernel ---------------------------------------------------------------------------------------------------------
 
-// kTile: rows of w that a block has at a time, 8 or 16.
-template <Before kBefore, After kAfter, int kTile, int kRows>
-__global__ __launch_bounds__(kBlockThreads, kRows == 1 && kBefore != Before::gated_norm
-                                                ? 3
-                                                : 2) void few_rows_kernel(const __grid_constant__ FewRowsArgs a) {
-  constexpr int kHalves = kTile / 8;  // rows of w for a lane
-  constexpr int kInFlight = 8 / kHalves;
-  constexpr int kTileOutputs = kAfter == After::swiglu ? kTile / 2 : kTile;
-  extern __shared__ __align__(16) unsigned char shared[];
-  __shared__ float sums[kWarps][kFewRows];
-  __shared__ float partials[2][kWarps][kTile][kFewRows];
-  auto* staged = reinterpret_cast<bf16*>(shared);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int group = lane / 4;
-  const int quad = lane % 4;
-  const int tiles = (a.outputs + kTileOutputs - 1) / kTileOutputs;
-  ptx::let_next_begin();
-
-  // Row `row` of a tile; null beyond the last.
-  const auto row_of = [&](int tile, int row) -> const bf16* {
-    const int o = tile * kTileOutputs + row % kTileOutputs;
-    const int up = kAfter == After::swiglu && row >= kTileOutputs ? a.outputs : 0;
-    return tile < tiles && o < a.outputs ? a.w + (o + up) * a.w_ld : nullptr;
-  };
-  const auto column_of = [&](int j) { return (j * kWarps + warp) * kStep + quad * 8; };
+// The rows of w that a block has at a time, kTile of them (8 or 16), and what a lane has of them in registers.
+template <After kAfter, int kTile>
+struct WeightTile {
+  static constexpr int kOutputs = kAfter == After::swiglu ? kTile / 2 : kTile;
+  static constexpr int kHalves = kTile / 8;  // rows of a lane
+  static constexpr int kInFlight = 8 / kHalves;
+  static constexpr int kLoaded = kInFlight * kWarps * kStep;  // columns that are in registers
+  const FewRowsArgs& a;
   uint4 w[kInFlight][kHalves];
-  const auto load = [&](int tile, int from) {
+
+  __device__ explicit WeightTile(const FewRowsArgs& args) : a(args) {}
+  [[nodiscard]] __device__ int count() const { return (a.outputs + kOutputs - 1) / kOutputs; }
+  // Row `row` of a tile; null beyond the last.
+  [[nodiscard]] __device__ const bf16* row_of(int tile, int row) const {
+    const int o = tile * kOutputs + row % kOutputs;
+    const int up = kAfter == After::swiglu && row >= kOutputs ? a.outputs : 0;
+    return o < a.outputs ? a.w + (o + up) * a.w_ld : nullptr;
+  }
+  __device__ static int column_of(int j) {
+    return (j * kWarps + static_cast<int>(threadIdx.x) / 32) * kStep + static_cast<int>(threadIdx.x) % 4 * 8;
+  }
+  // Steps from `from` on into registers.
+  __device__ void load(int tile, int from) {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      const bf16* row = row_of(tile, half * 8 + group);
+      const bf16* row = row_of(tile, half * 8 + static_cast<int>(threadIdx.x) % 32 / 4);
 #pragma unroll
       for (int j = 0; j < kInFlight; ++j) {
         const int c = column_of(from + j);
         w[j][half] = ptx::load_16_bytes(row + c, row != nullptr && c < a.inner);
       }
     }
-  };
-  // Columns from `from` on of a tile into L2.
-  const auto prefetch = [&](int tile, int from) {
+  }
+  // Columns from `from` on into L2.
+  __device__ void prefetch(int tile, int from) const {
     if (threadIdx.x >= kTile || from >= a.inner) return;
     const bf16* row = row_of(tile, static_cast<int>(threadIdx.x));
     if (row != nullptr) ptx::prefetch_bytes(row + from, static_cast<unsigned>(a.inner - from) * sizeof(bf16));
-  };
-  constexpr int kLoaded = kInFlight * kWarps * kStep;  // columns
-  int tile = static_cast<int>(blockIdx.x);
-  load(tile, 0);
-  prefetch(tile, kLoaded);
-  prefetch(tile + static_cast<int>(gridDim.x), 0);
+  }
+  // What begins a tile: its first columns into registers, the others and the tile after it into L2.
+  __device__ void begin(int tile) {
+    load(tile, 0);
+    prefetch(tile, kLoaded);
+    prefetch(tile + static_cast<int>(gridDim.x), 0);
+  }
+  // The products of the steps that are loaded, from `from` on.
+  __device__ void multiply(int from, const bf16* staged, float (&products)[2][4]) const {
+    const int group = static_cast<int>(threadIdx.x) % 32 / 4;
+#pragma unroll
+    for (int j = 0; j < kInFlight; ++j) {
+      const int c = column_of(from + j);
+      uint4 x{};
+      if (group < a.rows && c < a.inner) x = *reinterpret_cast<const uint4*>(staged + group * a.x_stride + c);
+      const uint4 low = w[j][0];
+      const uint4 high = kHalves == 2 ? w[j][kHalves - 1] : uint4{};
+      ptx::mma_bf16(products[0], {low.x, high.x, low.y, high.y}, {x.x, x.y});
+      ptx::mma_bf16(products[1], {low.z, high.z, low.w, high.w}, {x.z, x.w});
+    }
+  }
+};
 
-  // Of the output and row that a thread stores in the end.
-  const int own_output = static_cast<int>(threadIdx.x) % kTileOutputs;
-  const int own_row = static_cast<int>(threadIdx.x) / kTileOutputs;
-  const bool owns = own_row < a.rows;
-  ConvTap tap;
-  if constexpr (kAfter == After::conv) tap = ConvTap(a, own_row, tile * kTileOutputs + own_output);
+template <Before kBefore, int kRows>
+__device__ void stage(const FewRowsArgs& a, float (*sums)[kFewRows], bf16* staged) {
   if constexpr (kBefore != Before::nothing) {
     const int width = kBefore == Before::norm ? a.inner : a.head_width;
     for (int c = static_cast<int>(threadIdx.x) * 8; c < width; c += kBlockThreads * 8) {
@@ -267,32 +274,45 @@ __global__ __launch_bounds__(kBlockThreads, kRows == 1 && kBefore != Before::gat
     stage_rows(a, staged);
   }
   __syncthreads();
+}
 
-  for (int turn = 0; tile < tiles; tile += static_cast<int>(gridDim.x), turn ^= 1) {
-    const int o = tile * kTileOutputs + own_output;
-    const bool stores = owns && o < a.outputs;
+template <Before kBefore, After kAfter, int kTile, int kRows>
+__global__ __launch_bounds__(kBlockThreads, kRows == 1 && kBefore != Before::gated_norm
+                                                ? 3
+                                                : 2) void few_rows_kernel(const __grid_constant__ FewRowsArgs a) {
+  using Tile = WeightTile<kAfter, kTile>;
+  extern __shared__ __align__(16) unsigned char shared[];
+  __shared__ float sums[kWarps][kFewRows];
+  __shared__ float partials[2][kWarps][kTile][kFewRows];
+  auto* staged = reinterpret_cast<bf16*>(shared);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const auto stride = static_cast<int>(gridDim.x);
+  ptx::let_next_begin();
+  Tile weights(a);
+  auto tile = static_cast<int>(blockIdx.x);
+  weights.begin(tile);
+  // The output and row that a thread stores in the end.
+  const int own_output = static_cast<int>(threadIdx.x) % Tile::kOutputs;
+  const int own_row = static_cast<int>(threadIdx.x) / Tile::kOutputs;
+  ConvTap tap;
+  if constexpr (kAfter == After::conv) tap = ConvTap(a, own_row, tile * Tile::kOutputs + own_output);
+  stage<kBefore, kRows>(a, sums, staged);
+
+  for (int turn = 0; tile < weights.count(); tile += stride, turn ^= 1) {
+    const int o = tile * Tile::kOutputs + own_output;
+    const bool stores = own_row < a.rows && o < a.outputs;
     float add = 0;
     if (kAfter == After::nothing && a.add.data != nullptr && stores) add = a.add.get(own_row * a.add.ld + o);
     float products[2][4] = {};
-    for (int from = 0; from * kWarps * kStep < a.inner; from += kInFlight) {
-      if (from > 0) load(tile, from);
-#pragma unroll
-      for (int j = 0; j < kInFlight; ++j) {
-        const int c = column_of(from + j);
-        uint4 x{};
-        if (group < a.rows && c < a.inner) x = *reinterpret_cast<const uint4*>(staged + group * a.x_stride + c);
-        const uint4 low = w[j][0];
-        const uint4 high = kHalves == 2 ? w[j][kHalves - 1] : uint4{};
-        ptx::mma_bf16(products[0], {low.x, high.x, low.y, high.y}, {x.x, x.y});
-        ptx::mma_bf16(products[1], {low.z, high.z, low.w, high.w}, {x.z, x.w});
-      }
+    for (int from = 0; from * kWarps * kStep < a.inner; from += Tile::kInFlight) {
+      if (from > 0) weights.load(tile, from);
+      weights.multiply(from, staged, products);
     }
-    load(tile + static_cast<int>(gridDim.x), 0);
-    prefetch(tile + static_cast<int>(gridDim.x), kLoaded);
-    prefetch(tile + 2 * static_cast<int>(gridDim.x), 0);
+    weights.begin(tile + stride);
 #pragma unroll
-    for (int i = 0; i < 2 * kHalves; ++i) {
-      partials[turn][warp][group + i / 2 * 8][2 * quad + i % 2] = products[0][i] + products[1][i];
+    for (int i = 0; i < kTile / 4; ++i) {
+      partials[turn][warp][lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] = products[0][i] + products[1][i];
     }
     __syncthreads();
     if (!stores) continue;
@@ -303,11 +323,11 @@ __global__ __launch_bounds__(kBlockThreads, kRows == 1 && kBefore != Before::gat
       return sum;
     };
     float value = total(own_output);
-    if constexpr (kAfter == After::swiglu) value *= sigmoid(value) * total(own_output + kTileOutputs);
+    if constexpr (kAfter == After::swiglu) value *= sigmoid(value) * total(own_output + Tile::kOutputs);
     if constexpr (kAfter == After::conv) {
       if (o < a.channels) {
         a.conv_y.set(own_row * a.conv_y.ld + o, tap.next(a, value));
-        tap = ConvTap(a, own_row, o + static_cast<int>(gridDim.x) * kTileOutputs);
+        tap = ConvTap(a, own_row, o + stride * Tile::kOutputs);
         continue;
       }
     }
@@ -395,7 +415,7 @@ void launch(const Context& context, const FewRowsArgs& a) {
   constexpr int kTileOutputs = kAfter == After::swiglu ? kTile / 2 : kTile;
   const auto kernel = few_rows_kernel<kBefore, kAfter, kTile, kRows>;
   const auto shared = static_cast<std::size_t>(a.rows) * static_cast<std::size_t>(a.x_stride) * sizeof(bf16);
-  if (shared > (40 << 10)) {
+  if (shared > (32 << 10)) {
     QDELTA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared));
   }
   const std::int64_t tiles = ceil_div(a.outputs, kTileOutputs);

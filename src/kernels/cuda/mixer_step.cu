@@ -197,6 +197,49 @@ __device__ void store_normed(const HeadsArgs& a, int r, int h, const HeadVectors
   a.y.template store<4>(r, h * a.V + c, y);
 }
 
+__device__ float4 fma4(float a, const float4& x, const float4& y) {
+  return {fmaf(a, x.x, y.x), fmaf(a, x.y, y.y), fmaf(a, x.z, y.z), fmaf(a, x.w, y.w)};
+}
+__device__ float4 from_lane(const float4& value, int step) {
+  return {__shfl_xor_sync(0xffffffffU, value.x, step), __shfl_xor_sync(0xffffffffU, value.y, step),
+          __shfl_xor_sync(0xffffffffU, value.z, step), __shfl_xor_sync(0xffffffffU, value.w, step)};
+}
+
+// What the columns of a thread give to all rows of the state together.
+struct Dots {
+  float4 x_S, q_S;
+
+  __device__ void add(const Dots& other) {
+    x_S = fma4(1.0F, other.x_S, x_S);
+    q_S = fma4(1.0F, other.q_S, q_S);
+  }
+  // Summed over the threads that have the same columns: those of a warp, then the warps in order. One barrier.
+  template <int kWarps>
+  __device__ void reduce(Dots (*warps)[kVectors]) {
+    const auto tid = static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int step = kVectors; step < 32; step *= 2) add({from_lane(x_S, step), from_lane(q_S, step)});
+    if (tid % 32 < kVectors) warps[tid / 32][tid % kVectors] = *this;
+    __syncthreads();
+    *this = warps[0][tid % kVectors];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) add(warps[w][tid % kVectors]);
+  }
+};
+
+// q, k and v of the head. All threads of the block.
+template <int kThreads>
+__device__ void convolve_head(const HeadsArgs& a, int r, int h, float* state, const HeadVectors& vectors) {
+  for (int e = static_cast<int>(threadIdx.x) * 4; e < 2 * a.K + a.V; e += kThreads * 4) {
+    const bool is_q = e < a.K;
+    const bool is_k = !is_q && e < 2 * a.K;
+    const int i = is_q ? e : is_k ? e - a.K : e - 2 * a.K;
+    const int c = is_q ? a.q_at + h * a.K : is_k ? a.k_at + h * a.K : a.v_at + h * a.V;
+    float* to = is_q ? vectors.q : is_k ? vectors.k : vectors.v;
+    *reinterpret_cast<float4*>(to + i) = convolve(a, r, state, c + i);
+  }
+}
+
 template <int kRowGroups>
 __global__ __launch_bounds__(kVectors* kRowGroups,
                              768 / (kVectors * kRowGroups)) void heads_kernel(const __grid_constant__ HeadsArgs a) {
@@ -207,7 +250,7 @@ __global__ __launch_bounds__(kVectors* kRowGroups,
   const HeadVectors vectors(reinterpret_cast<float*>(stages + kStages * kRowsPerThread * kThreads), a);
   __shared__ float warp_products[kWarps][3];
   __shared__ float sums[kWarps];
-  __shared__ float4 warp_dots[2][kWarps][2][kVectors];
+  __shared__ Dots warp_dots[2][kWarps][kVectors];
   const auto tid = static_cast<int>(threadIdx.x);
   const int vector = tid % kVectors;
   const int row_group = tid / kVectors;
@@ -236,81 +279,41 @@ __global__ __launch_bounds__(kVectors* kRowGroups,
   for (int group = 0; group < kStages; ++group) fetch(group);
   ptx::wait_for_previous();
 
-  float* conv_state = a.conv_state + slot * a.conv_stride;
   Pack<bf16, 4> z;
   if (a.gate.data != nullptr && tid * 4 < a.V) z = a.gate.template load<4>(r, h * a.V + tid * 4);
-  for (int i = tid; i < (2 * a.K + a.V) / 4; i += kThreads) {
-    const int e = 4 * i;
-    const int c = e < a.K       ? a.q_at + h * a.K + e
-                  : e < 2 * a.K ? a.k_at + h * a.K + e - a.K
-                                : a.v_at + h * a.V + e - 2 * a.K;
-    float* to = e < a.K ? vectors.q + e : e < 2 * a.K ? vectors.k + e - a.K : vectors.v + e - 2 * a.K;
-    *reinterpret_cast<float4*>(to) = convolve(a, r, conv_state, c);
-  }
+  convolve_head<kThreads>(a, r, h, a.conv_state + slot * a.conv_stride, vectors);
   __syncthreads();
   const Token token = prepare<kThreads>(a, r, h, vectors, warp_products);
 
   for (int group = 0; group * kColumns < a.V; ++group) {
-    const int c = group * kColumns + vector * 4;
     ptx::cp_async_wait<kStages - 1>();
     float4 s[kRowsPerThread];
-    float4 x_dot_S{};
-    float4 q_dot_S{};
+    Dots dots{};
 #pragma unroll
     for (int j = 0; j < kRowsPerThread; ++j) {
       const int row = row_group + j * kRowGroups;
       s[j] = stages[(group % kStages * kRowsPerThread + j) * kThreads + tid];
-      const float x = row < a.K ? vectors.x[row] : 0.0F;
-      const float q = row < a.K ? vectors.q[row] : 0.0F;
-      x_dot_S = {fmaf(x, s[j].x, x_dot_S.x), fmaf(x, s[j].y, x_dot_S.y), fmaf(x, s[j].z, x_dot_S.z),
-                 fmaf(x, s[j].w, x_dot_S.w)};
-      q_dot_S = {fmaf(q, s[j].x, q_dot_S.x), fmaf(q, s[j].y, q_dot_S.y), fmaf(q, s[j].z, q_dot_S.z),
-                 fmaf(q, s[j].w, q_dot_S.w)};
+      dots.x_S = fma4(row < a.K ? vectors.x[row] : 0.0F, s[j], dots.x_S);
+      dots.q_S = fma4(row < a.K ? vectors.q[row] : 0.0F, s[j], dots.q_S);
     }
-    const auto add = [](const float4& one, const float4& other) {
-      return float4{one.x + other.x, one.y + other.y, one.z + other.z, one.w + other.w};
-    };
-    const auto from_lane = [](const float4& value, int step) {
-      return float4{__shfl_xor_sync(0xffffffffU, value.x, step), __shfl_xor_sync(0xffffffffU, value.y, step),
-                    __shfl_xor_sync(0xffffffffU, value.z, step), __shfl_xor_sync(0xffffffffU, value.w, step)};
-    };
-#pragma unroll
-    for (int step = kVectors; step < 32; step *= 2) {
-      x_dot_S = add(x_dot_S, from_lane(x_dot_S, step));
-      q_dot_S = add(q_dot_S, from_lane(q_dot_S, step));
-    }
-    if (tid % 32 < kVectors) {
-      warp_dots[group % 2][tid / 32][0][vector] = x_dot_S;
-      warp_dots[group % 2][tid / 32][1][vector] = q_dot_S;
-    }
-    __syncthreads();
-    fetch(group + kStages);  // beyond the last: nothing, but a group to wait for
-    x_dot_S = warp_dots[group % 2][0][0][vector];
-    q_dot_S = warp_dots[group % 2][0][1][vector];
-#pragma unroll
-    for (int w = 1; w < kWarps; ++w) {
-      x_dot_S = add(x_dot_S, warp_dots[group % 2][w][0][vector]);
-      q_dot_S = add(q_dot_S, warp_dots[group % 2][w][1][vector]);
-    }
+    dots.template reduce<kWarps>(warp_dots[group % 2]);
+    fetch(group + kStages);  // beyond the last: zeros, and a group to wait for
+    const int c = group * kColumns + vector * 4;
     if (c >= a.V) continue;
     const float4 v = *reinterpret_cast<const float4*>(vectors.v + c);
-    const float erase = token.erase * token.decay;
-    const float4 residual{token.write * v.x - erase * x_dot_S.x, token.write * v.y - erase * x_dot_S.y,
-                          token.write * v.z - erase * x_dot_S.z, token.write * v.w - erase * x_dot_S.w};
+    const float4 written{token.write * v.x, token.write * v.y, token.write * v.z, token.write * v.w};
+    const float4 residual = fma4(-token.erase * token.decay, dots.x_S, written);
 #pragma unroll
     for (int j = 0; j < kRowsPerThread; ++j) {
       const int row = row_group + j * kRowGroups;
       if (row >= a.K) continue;
-      const float k = vectors.k[row];
-      *reinterpret_cast<float4*>(state + row * a.state_row_stride + group * kColumns) = {
-          fmaf(k, residual.x, token.decay * s[j].x), fmaf(k, residual.y, token.decay * s[j].y),
-          fmaf(k, residual.z, token.decay * s[j].z), fmaf(k, residual.w, token.decay * s[j].w)};
+      const float4 decayed{token.decay * s[j].x, token.decay * s[j].y, token.decay * s[j].z, token.decay * s[j].w};
+      *reinterpret_cast<float4*>(state + row * a.state_row_stride + group * kColumns) =
+          fma4(vectors.k[row], residual, decayed);
     }
     if (row_group > 0) continue;
-    *reinterpret_cast<float4*>(vectors.o + c) = {a.scale * (token.decay * q_dot_S.x + token.q_dot_k * residual.x),
-                                                 a.scale * (token.decay * q_dot_S.y + token.q_dot_k * residual.y),
-                                                 a.scale * (token.decay * q_dot_S.z + token.q_dot_k * residual.z),
-                                                 a.scale * (token.decay * q_dot_S.w + token.q_dot_k * residual.w)};
+    *reinterpret_cast<float4*>(vectors.o + c) =
+        fma4(a.scale * token.decay, dots.q_S, fma4(a.scale * token.q_dot_k, residual, {}));
   }
   __syncthreads();
   store_normed<kThreads>(a, r, h, vectors, z, sums);
