@@ -3,8 +3,9 @@
 // the one before it wrote. What only passes from one member to the next need not be in memory afterwards.
 //
 // On the CPU they are just that. On a GPU, with bfloat16 activations, a few rows (at most kFewRows) take a product
-// together with what comes before and behind it in one launch; more rows take a matrix library's products and all of
-// the mixer between them in one launch. Where shapes or alignments ask too much they are just the ops, too.
+// together with what comes before and behind it in one launch; more rows take a matrix library's products and, up to
+// some 64, all of the mixer between them in one launch. Where shapes or alignments ask too much they are just the ops,
+// too.
 #pragma once
 
 #include "kernels/layers.h"

@@ -209,7 +209,7 @@ TEST(StepsOnGpu, MixerOfFewRows) {
 TEST(StepsOnGpu, MixerOfManyRows) {
   QDELTA_NEEDS_DEVICE();
   expect_mixer_step({.rows = 9, .hidden = 64, .heads = 2, .K = 16, .V = 32});
-  expect_mixer_step({.rows = 11, .hidden = 48, .heads = 3, .K = 24, .V = 40, .rule = Rule::gated_delta});
+  expect_mixer_step({.rows = 11, .hidden = 48, .heads = 2, .K = 24, .V = 40, .rule = Rule::gated_delta});
   expect_mixer_step({.rows = 10, .hidden = 32, .heads = 1, .K = 128, .V = 256, .activation = GateActivation::sigmoid});
   expect_mixer_step({.rows = 9, .hidden = 32, .heads = 1, .K = 192, .V = 68, .taps = 3, .rule = Rule::mamba2});
   expect_mixer_step({.rows = 9, .hidden = 32, .heads = 1, .K = 256, .V = 512, .taps = 2, .gate = false});

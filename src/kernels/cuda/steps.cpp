@@ -19,7 +19,7 @@ bool mixer_step(const Context& context, const MixerStep& args) {
     few_rows_product(context, out);
     return true;
   }
-  if (!fits_heads_step(args)) return false;
+  if (!fits_heads_step(context, args)) return false;
   rms_norm_forward(context, args.norm);
   linear_forward(context, args.project);
   heads_step(context, args);

@@ -29,7 +29,7 @@ void few_rows_product(const Context& context, const FewRowsProduct& args);
 void gated_recurrence_step(const Context& context, const GatesForward& gates, const RecurrenceStep& step);
 
 // All between the products of a mixer, a block for each head of each row (mixer_step.cu).
-[[nodiscard]] bool fits_heads_step(const MixerStep& args);
+[[nodiscard]] bool fits_heads_step(const Context& context, const MixerStep& args);
 void heads_step(const Context& context, const MixerStep& args);
 
 }  // namespace qdelta::cuda
