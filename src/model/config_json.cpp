@@ -243,6 +243,7 @@ ModelConfig config_from_json(const Json& json) {
   keys.read_id("eos_token_id", config.eos_token_id, /*several=*/true);
   keys.read_id("pad_token_id", config.pad_token_id);
   keys.read("lamb_bias", config.lamb_bias);
+  if (!config.has_lambda()) config.lamb_bias.reset();  // what nothing reads need not be kept
   keys.read("initial_lamb_bias", config.initial_lamb_bias);
   keys.read("fixed_lambda", config.fixed_lambda);
   keys.read("use_decay", config.use_decay);

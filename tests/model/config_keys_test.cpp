@@ -233,6 +233,16 @@ TEST(ConfigKeys, UnknownKeysAreWarnedOfOnce) {
   EXPECT_EQ(std::count(warning.begin(), warning.end(), '\n'), 1) << warning;
 }
 
+// A config of ours is a published one where it can be, and published readers of other rules ignore lambda's bias.
+TEST(ConfigKeys, WhatIsWrittenAndReadIsWrittenTheSameAgain) {
+  for (const char* rule : {"gated_delta", "delta", "q_delta", "linear", "retnet"}) {
+    const nlohmann::json given{{"rule", rule},   {"vocab_size", 50}, {"hidden_size", 32}, {"num_hidden_layers", 1},
+                               {"num_heads", 1}, {"head_dim", 8},    {"lamb_bias", 2}};
+    const auto written = config_to_json(config_from_json(given));
+    EXPECT_EQ(config_to_json(config_from_json(nlohmann::json::parse(written.dump()))), written) << rule;
+  }
+}
+
 TEST(ConfigKeys, TheBiasOfLambdaStartsWhereTheConfigSays) {
   for (const double start : {0.8, 0.9}) {
     ModelConfig config = small_config(Rule::q_delta);
