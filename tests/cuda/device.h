@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "core/tensor.h"
 #include "kernels/cuda/context.h"
+#include "kernels/device.h"
 
 namespace qdelta::testing {
 
@@ -196,6 +198,20 @@ class DeviceTensor {
 
   DeviceMemory memory_;
   TensorView view_;
+};
+
+// A fixture with a GPU; its tests are skipped where there is none.
+template <class Base>
+class OnGpu : public Base {
+ protected:
+  void SetUp() override {
+    QDELTA_NEEDS_DEVICE();
+    gpu_ = open_gpu(0);
+  }
+  [[nodiscard]] Device device(DType activations) const { return {1, gpu_.get(), activations}; }
+
+ private:
+  std::shared_ptr<const cuda::Context> gpu_;
 };
 
 }  // namespace qdelta::testing

@@ -14,18 +14,7 @@
 namespace qdelta::testing {
 namespace {
 
-// Skips where there is no GPU.
-class ModelOnGpu : public ::testing::Test {
- protected:
-  void SetUp() override {
-    QDELTA_NEEDS_DEVICE();
-    gpu_ = open_gpu(0);
-  }
-  [[nodiscard]] Device device(DType activations) const { return {1, gpu_.get(), activations}; }
-
- private:
-  std::shared_ptr<const cuda::Context> gpu_;
-};
+class ModelOnGpu : public OnGpu<::testing::Test> {};
 
 struct LossAndGradients {
   double loss = 0;

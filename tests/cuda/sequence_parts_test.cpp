@@ -9,17 +9,7 @@
 namespace qdelta::testing {
 namespace {
 
-class SequencePartsOnGpu : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    QDELTA_NEEDS_DEVICE();
-    gpu_ = open_gpu(0);
-  }
-  [[nodiscard]] Device device(DType activations) const { return {1, gpu_.get(), activations}; }
-
- private:
-  std::shared_ptr<const cuda::Context> gpu_;
-};
+class SequencePartsOnGpu : public OnGpu<::testing::TestWithParam<std::string>> {};
 INSTANTIATE_TEST_SUITE_P(Mixers, SequencePartsOnGpu, ::testing::ValuesIn(all_mixers()), mixer_test_name);
 
 // One sequence, also of several chunks and of fewer tokens a part than the convolution is wide; packed ones.

@@ -268,33 +268,15 @@ struct ChunkLaunch {
 
   // The forward scan without outputs.
   [[nodiscard]] ForwardScanArgs forward_scan(const RecurrenceInputs& in) const {
-    ForwardScanArgs args{};
-    args.dims = dims;
-    args.chunks = chunks;
-    args.segments = segments;
-    args.erases = traits.erases;
-    args.mixes = traits.reads_lambda;
-    args.q = token_tensor(in.q);
-    args.k = token_tensor(in.k);
-    args.v = token_tensor(in.v);
-    args.prepared = prepared;
+    auto args = scan_args<ForwardScanArgs>(in);
     args.initial_states = state_tensor(in.h0);
     return args;
   }
 
   // The backward scan without states and outputs.
   [[nodiscard]] BackwardScanArgs backward_scan(const RecurrenceInputs& in, const ConstTensorView& d_o) const {
-    BackwardScanArgs args{};
-    args.dims = dims;
-    args.chunks = chunks;
-    args.segments = segments;
-    args.erases = traits.erases;
-    args.mixes = traits.reads_lambda;
-    args.q = token_tensor(in.q);
-    args.k = token_tensor(in.k);
-    args.v = token_tensor(in.v);
+    auto args = scan_args<BackwardScanArgs>(in);
     args.d_o = token_tensor(d_o);
-    args.prepared = prepared;
     return args;
   }
 
@@ -336,6 +318,21 @@ struct ChunkLaunch {
   }
 
  private:
+  // What the scans have in common.
+  template <class Args>
+  [[nodiscard]] Args scan_args(const RecurrenceInputs& in) const {
+    Args args{};
+    args.dims = dims;
+    args.chunks = chunks;
+    args.segments = segments;
+    args.erases = traits.erases;
+    args.mixes = traits.reads_lambda;
+    args.q = token_tensor(in.q);
+    args.k = token_tensor(in.k);
+    args.v = token_tensor(in.v);
+    args.prepared = prepared;
+    return args;
+  }
   void combine(const Context& context, const StatesIn& start, bool backward) const {
     launch_combine_segments(context, {.dims = dims,
                                       .sequences = at.N,
