@@ -4,8 +4,8 @@
     python operators.py --overhead [--device cpu]               # only what a call costs beside the library
 
 A shape is batch x tokens x heads x K x V, in bfloat16. For each: the GPU's time by CUDA-graph replay (no launch overhead),
-and the wall time of a call from Python, eager and compiled; forward, and forward with backward. Then what a call costs the
-CPU beside the kernels: the time until it returns, on a shape whose kernels take less than that.
+and the wall time of a call from Python, eager and compiled; forward, and forward with backward. Before them what a call costs
+the CPU beside the kernels: the time until it returns, on a shape whose kernels take less than that.
 """
 
 from __future__ import annotations
@@ -149,10 +149,11 @@ def time_overhead(functions: dict, device: str) -> dict:
             forward = attempt(host_and_library_us, lambda: function(*tensors))
         for tensor in tensors:
             tensor.requires_grad_()
+        recorded = attempt(host_and_library_us, lambda: function(*tensors))
         do = torch.randn(1, 64, 1, 64, device=device, dtype=torch.bfloat16)
         both = attempt(host_and_library_us, forward_and_backward(function, tensors, do))
-        print(f"{name:20s} forward {show_pair(forward)}   forward and backward {show_pair(both)}", flush=True)
-        results[name] = [forward, both]
+        results[name] = {"forward": forward, "forward that records gradients": recorded, "forward and backward": both}
+        print(f"{name:20s} " + "   ".join(f"{kind} {show_pair(us)}" for kind, us in results[name].items()), flush=True)
     return results
 
 
@@ -171,7 +172,7 @@ class Nothing(torch.autograd.Function):
 
 
 def show_pair(value) -> str:
-    return f"{value[0]:6.0f} ({value[1]:.0f})" if isinstance(value, tuple) else f" ({value})"
+    return f"{value[0]:6.1f} ({value[1]:.1f})" if isinstance(value, tuple) else f" ({value})"
 
 
 def host_and_library_us(call, repeats=200) -> tuple[float, float]:

@@ -84,21 +84,20 @@ class ModelOptions(Structure):
     ]
 
 
+# Without types where all arguments are references to structs made beforehand: ctypes would look at each of them again, which
+# takes a microsecond of a call.
 _SIGNATURES = {
     "qdelta_options_init_sized": (None, [POINTER(Options), c_uint32]),
-    "qdelta_forward": (c_int32, [POINTER(Options), POINTER(Inputs), POINTER(Outputs)]),
+    "qdelta_forward": (c_int32, None),
     "qdelta_forward_workspace": (c_int32, [POINTER(Options), POINTER(Inputs), POINTER(Outputs), POINTER(c_uint64)]),
-    "qdelta_backward": (
-        c_int32,
-        [POINTER(Options), POINTER(Inputs), POINTER(OutputGradients), POINTER(InputGradients)],
-    ),
+    "qdelta_backward": (c_int32, None),
     "qdelta_backward_workspace": (
         c_int32,
         [POINTER(Options), POINTER(Inputs), POINTER(OutputGradients), POINTER(InputGradients), POINTER(c_uint64)],
     ),
     "qdelta_saved_size": (c_int32, [POINTER(Options), POINTER(Inputs), POINTER(c_uint64)]),
     "qdelta_chunk_count": (c_int64, [POINTER(Options), POINTER(Inputs)]),
-    "qdelta_step": (c_int32, [POINTER(Options), POINTER(StepArguments)]),
+    "qdelta_step": (c_int32, None),
     "qdelta_version": (c_char_p, []),
     "qdelta_last_error": (c_char_p, []),
     "qdelta_model_options_init_sized": (None, [POINTER(ModelOptions), c_uint32]),

@@ -109,6 +109,26 @@ def test_natively_trained_runs(rule, binary, tmp_path):
     assert new[0, prompt.shape[1] :].tolist() == native.generate(prompt[0].tolist(), 5, temperature=0)
 
 
+@pytest.mark.parametrize("use_gate", [False, True])
+def test_delta_net_folders_load_natively(use_gate, tmp_path):
+    """With the keys of FLA's own config.json. Its code runs only on a GPU: see test_fla_backend.py."""
+    model = make(rule="delta", use_gate=use_gate)
+    with torch.no_grad():
+        logits = model(ids()).logits
+    model.save_pretrained(tmp_path)
+    config = {
+        "model_type": "delta_net", "architectures": ["DeltaNetForCausalLM"], "vocab_size": 61, "hidden_size": 32,
+        "num_hidden_layers": 2, "num_heads": 2, "expand_k": 0.5, "expand_v": 1, "use_gate": use_gate, "use_short_conv": True,
+        "conv_size": 4, "use_beta": True, "use_output_norm": True, "qk_norm": "l2", "qk_activation": "silu", "hidden_ratio": 4,
+        "intermediate_size": 48, "hidden_act": "swish", "norm_eps": 1e-6, "tie_word_embeddings": False, "attn": None,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert relative(torch.from_numpy(qdelta.LanguageModel.load(tmp_path).logits(ids().numpy())), logits) < 1e-5
+    (tmp_path / "config.json").write_text(json.dumps({**config, "qk_norm": "sum"}))
+    with pytest.raises(qdelta.UnsupportedError, match="qk_norm"):
+        qdelta.LanguageModel.load(tmp_path)
+
+
 @devices
 @pytest.mark.parametrize("name", [*RULES, "mamba", "mixed", "no_conv_no_gate"])
 def test_cache_and_generation(name, device, tmp_path):

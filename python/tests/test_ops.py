@@ -95,6 +95,22 @@ def test_packed_sequences(rule, offsets, device):
 
 
 @devices
+def test_packed_sequences_that_are_cut_elsewhere(device):
+    """Calls of one shape, but with other numbers of chunks, forward and backward."""
+    for offsets in ([0, 10, 100], [0, 64, 100], [0, 10, 100], [0, 100, 100]):
+        inputs = leaves(make_inputs(device, B=1, N=2))
+        o, _ = run("q_delta", inputs, cu_seqlens=torch.tensor(offsets))
+        exact = leaves(inputs)
+        o_exact, _ = expected("q_delta", exact, offsets=offsets)
+        assert relative(o, o_exact) < 2e-5
+        do = torch.randn_like(o)
+        o.backward(do)
+        o_exact.backward(do.double())
+        for name, given in inputs.items():
+            assert relative(given.grad, exact[name].grad) < 3e-5, (name, offsets)
+
+
+@devices
 @rules
 def test_token_by_token_is_the_whole(rule, device):
     inputs = make_inputs(device, T=20)

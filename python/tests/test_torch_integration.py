@@ -149,6 +149,33 @@ def test_threads_at_once(device):
     assert not failures
 
 
+@devices
+def test_saved_tensors_may_come_back_with_other_strides(device):
+    """As from a hook that keeps them in another place."""
+    inputs = make_inputs(device)
+    names = ("q", "k", "v", "g", "beta", "lamb", "initial_state")
+    wide = {n: torch.cat([inputs[n], inputs[n]], -1) for n in names}
+    results = []
+    for unpack in (lambda x: x, lambda x: x.contiguous()):
+        given = [wide[n][..., : inputs[n].shape[-1]].detach().requires_grad_() for n in names]
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
+            o, _ = ops.recurrence("q_delta", *given[:6], None, given[6], use_qk_l2norm_in_kernel=True)
+        results.append(torch.autograd.grad(o.square().sum(), given))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_tensors_that_a_transform_has_left_behind(requires_grad):
+    """torch.func wraps tensors; one that gets out of it still stands for its values."""
+    inputs = make_inputs()
+    left = []
+    torch.func.grad(lambda x: left.append(x * 1) or x.sum())(inputs["q"])
+    inputs["k"].requires_grad_(requires_grad)
+    rest = (inputs["k"], inputs["v"], inputs["beta"])
+    got, wanted = (ops.chunk_delta_rule(q, *rest, use_qk_l2norm_in_kernel=True)[0] for q in (left[0], inputs["q"]))
+    assert relative(got, wanted) < 1e-5
+
+
 def test_second_derivatives_are_refused():
     inputs = make_inputs()
     q = inputs["q"].requires_grad_()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from ctypes import byref, c_int64, c_uint64, pointer, sizeof
+from typing import NamedTuple
 
 import torch
 
@@ -24,15 +25,19 @@ _TYPES = {
     torch.int64: DLDataType(0, 64, 1),
 }
 _WORDS = sizeof(DLTensor) // 8
+_ALIGNMENT = 256
 _MOST_GEOMETRIES = 512  # then all are made anew
 
 Tensor = torch.Tensor
 
 
+_RULE_NUMBERS = {rule: number for number, rule in enumerate(RULES)}
+
+
 def rule_number(rule: str) -> int:
     try:
-        return RULES.index(rule)
-    except ValueError:
+        return _RULE_NUMBERS[rule]
+    except (KeyError, TypeError):
         raise ValueError(f"rule is {rule!r}, expected one of {', '.join(RULES)}") from None
 
 
@@ -43,7 +48,7 @@ class Plan:
     """One call's structs for C, whose addresses are filled in at every call. `described` has name, shape, strides (None:
     contiguous) and type of each tensor, or None where there is none, in the order of the fields of `structs`."""
 
-    __slots__ = ("_kept", "_words", "options", "references", "shapes", "workspace")
+    __slots__ = ("_kept", "_words", "chunks", "options", "references", "shapes", "workspace")
 
     def __init__(self, described: list[tuple | None], structs: tuple, options: _library.Options):
         memory = bytearray(len(described) * sizeof(DLTensor))
@@ -68,6 +73,7 @@ class Plan:
         self.options = options
         self.references = [byref(options), *[byref(struct) for struct in arguments]]
         self.workspace: int | None = None  # bytes, once they are known
+        self.chunks = -1  # whose states and matrices are kept
         self._kept = (tensors, arguments)
 
     def place(self, at: int, address: int) -> None:
@@ -93,7 +99,7 @@ class Plan:
                 check(query(*self.references, byref(size)))
                 self.workspace = size.value
             if self.workspace:
-                memory = torch.empty(self.workspace, dtype=torch.uint8, device=geometry.device)
+                memory = geometry.new_bytes(self.workspace)
                 options.workspace = memory.data_ptr()
                 options.workspace_size = self.workspace
         status = function(*self.references)
@@ -102,11 +108,19 @@ class Plan:
         del memory  # on a GPU its bytes are handed out again in the order of the stream
 
 
+class Kept(NamedTuple):
+    """What a forward keeps for its backward: how many chunks, bytes of their states and of the rest."""
+
+    chunks: int
+    states: int
+    rest: int
+
+
 class Geometry:
     """Of the inputs of calls that were found right, and the idle plans of such calls."""
 
-    __slots__ = ("B", "HV", "K", "N", "T", "V", "_idle", "chunks", "device", "index", "inputs", "is_cuda", "is_one_token",
-                 "operands_are_bf16", "packed", "strided_rows")  # fmt: skip
+    __slots__ = ("B", "HV", "K", "N", "T", "V", "_idle", "_kept", "device", "index", "inputs", "is_cuda", "is_one_token", "new_bytes",
+                 "operands_are_bf16", "packed", "scale", "strided_rows")  # fmt: skip
 
     def __init__(self, q, k, v, g, beta, lamb, initial_state, cu_seqlens):
         self.device = q.device
@@ -117,7 +131,7 @@ class Geometry:
         self.packed = cu_seqlens is not None
         self.N = cu_seqlens.shape[0] - 1 if self.packed else self.B
         self.is_one_token = self.T == 1 and self.B > 0 and not self.packed
-        self.chunks = self.B * ((self.T + CHUNK - 1) // CHUNK)  # of packed sequences it depends on the offsets
+        self.scale = self.K**-0.5  # unless another one is given
         self.operands_are_bf16 = q.dtype == k.dtype == v.dtype == torch.bfloat16
         given = {"q": q, "k": k, "v": v, "g": g, "beta": beta, "lamb": lamb, "initial_state": initial_state}
         self.inputs = [None if t is None else (n, t.shape, t.stride(), t.dtype) for n, t in given.items()]
@@ -128,7 +142,9 @@ class Geometry:
         self.strided_rows = self.is_cuda and any(
             t is not None and t.numel() > 0 and t.stride(-1) != 1 for t in (q, k, v, initial_state)
         )
+        self.new_bytes = torch.empty(0, dtype=torch.uint8, device=self.device).new_empty
         self._idle: dict = {}
+        self._kept: dict = {}
 
     @property
     def states(self) -> tuple[int, int, int, int]:
@@ -137,6 +153,18 @@ class Geometry:
     def states_dtype(self, qk_l2norm: bool) -> torch.dtype:
         """Of the states that a forward keeps for its backward."""
         return torch.bfloat16 if self.is_cuda and qk_l2norm and self.operands_are_bf16 else torch.float32
+
+    def kept(self, rule: int, qk_l2norm: bool, offsets: Tensor | None) -> Kept:
+        key = (rule, qk_l2norm)
+        kept = self._kept.get(key)
+        if kept is None:  # of packed sequences it depends on the offsets
+            chunks = self.B * ((self.T + CHUNK - 1) // CHUNK) if offsets is None else chunk_count(offsets)
+            states = chunks * self.HV * self.K * self.V * self.states_dtype(qk_l2norm).itemsize
+            states += -states % _ALIGNMENT
+            kept = Kept(chunks, states, chunks * self.HV * saved_bytes(self.device, rule))
+            if offsets is None:
+                self._kept[key] = kept
+        return kept
 
     def idle(self, key) -> list[Plan]:
         """Plans of this kind of call that nobody uses. To take one and to lay it back needs no lock."""
@@ -265,18 +293,18 @@ def forward(
     zero = _bind_inputs(plan, geometry, tensors, offsets)
     plan.bind((o, ht), 8)
     if states:
-        _place_saved(plan, geometry, 10, states, saved, count, rule)
+        _place_saved(plan, geometry, states, saved, count, rule)
     plan.run(geometry, library.qdelta_forward, library.qdelta_forward_workspace)
     del zero
     plans.append(plan)
 
 
-def _place_saved(plan: Plan, geometry: Geometry, at: int, states: int, saved: int, count: int, rule: int) -> None:
-    plan.place(at, states)
-    if geometry.packed:
-        plan.shapes[at][0] = count
+def _place_saved(plan: Plan, geometry: Geometry, states: int, saved: int, count: int, rule: int) -> None:
+    plan.place(10, states)
     if saved:
         plan.options.saved = saved
+    if plan.chunks != count:
+        plan.chunks = plan.shapes[10][0] = count
         plan.options.saved_size = count * geometry.HV * saved_bytes(geometry.device, rule)
 
 
@@ -302,7 +330,7 @@ def backward(
         plan = Plan(described, (_library.Inputs, _library.OutputGradients, _library.InputGradients), options)
     zero = _bind_inputs(plan, geometry, tensors, offsets)
     plan.bind((do, dht), 8)
-    _place_saved(plan, geometry, 10, states, saved, count, rule)
+    _place_saved(plan, geometry, states, saved, count, rule)
     plan.bind(gradients, 11)
     plan.run(geometry, library.qdelta_backward, library.qdelta_backward_workspace)
     del zero

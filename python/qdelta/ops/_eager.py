@@ -11,14 +11,15 @@ from torch.autograd.function import once_differentiable
 
 from . import _call
 from ._arguments import check_arguments
-from ._call import Geometry, Tensor
+from ._call import Geometry, Kept, Tensor
 
-_ALIGNMENT = 256
+
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def is_plain(tensors: tuple, cu_seqlens: Tensor | None) -> bool:
-    """Whether nothing has to see the call but autograd: no tracing, no subclass of tensors, no mode, no transform. Whatever
-    is no tensor is not plain either."""
+    """Whether nothing has to see the call but autograd: no tracing, no subclass of tensors, no mode, no transform, not even
+    a tensor that a transform has left behind. Whatever is no tensor is not plain either."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_torch_function_mode_enabled():
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -26,7 +27,9 @@ def is_plain(tensors: tuple, cu_seqlens: Tensor | None) -> bool:
     if tensors[0] is None or tensors[1] is None or tensors[2] is None:
         return False
     for tensor in tensors:
-        if tensor is not None and type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+        if tensor is None:
+            continue
+        if (type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter) or _is_wrapped(tensor):
             return False
     return cu_seqlens is None or type(cu_seqlens) is Tensor
 
@@ -41,15 +44,15 @@ def _needs_gradient(q, k, v, g, beta, lamb, initial_state) -> bool:
     )  # fmt: skip
 
 
-def recurrence(given: tuple, cu_seqlens: Tensor | None, rule: str, scale: float, qk_l2norm: bool, final_state: bool) -> tuple:
+def recurrence(given: tuple, cu_seqlens: Tensor | None, rule: str, scale: float | None, qk_l2norm: bool, final_state: bool) -> tuple:
     """o and the states on exit, or None. `given` are q, k, v, g, beta, lamb and initial_state."""
     geometry = _call.geometry_of(*given, cu_seqlens, check_arguments)
     if geometry.strided_rows:
         given = tuple(map(_call.rows_contiguous, given))
         geometry = _call.geometry_of(*given, cu_seqlens, check_arguments)
-    options = (_call.rule_number(rule), scale, qk_l2norm)
+    options = (_call.rule_number(rule), geometry.scale if scale is None else scale, qk_l2norm)
     if _needs_gradient(*given):
-        results = QDeltaRecurrence.apply(*given, cu_seqlens, geometry, options, final_state)
+        results = _record(*given, cu_seqlens, geometry, options, final_state)
         return results if final_state else (results, None)
     if geometry.is_one_token:
         return step(geometry, given, options, final_state)
@@ -80,29 +83,19 @@ def _forward(geometry: Geometry, given: tuple, offsets: Tensor | None, options: 
     if not save:
         _call.forward(geometry, given, offsets, o, ht, 0, 0, 0, *options)
         return o, ht, None
-    count, states_bytes, saved_bytes = _sizes(geometry, offsets, options)
-    kept = torch.empty(states_bytes + saved_bytes, dtype=torch.uint8, device=geometry.device)
-    _call.forward(geometry, given, offsets, o, ht, *_places(kept, states_bytes, saved_bytes), count, *options)
-    return o, ht, kept
+    kept = geometry.kept(options[0], options[2], offsets)
+    memory = geometry.new_bytes(kept.states + kept.rest)
+    _call.forward(geometry, given, offsets, o, ht, *_places(memory, kept), *options)
+    return o, ht, memory
 
 
-def _sizes(geometry: Geometry, offsets: Tensor | None, options: tuple) -> tuple[int, int, int]:
-    """Chunks, bytes of their states and bytes of the rest."""
-    rule, _, qk_l2norm = options
-    count = geometry.chunks if offsets is None else _call.chunk_count(offsets)
-    width = 2 if geometry.states_dtype(qk_l2norm) is torch.bfloat16 else 4
-    states = count * geometry.HV * geometry.K * geometry.V * width
-    states += -states % _ALIGNMENT
-    return count, states, count * geometry.HV * _call.saved_bytes(geometry.device, rule)
-
-
-def _places(kept: Tensor, states_bytes: int, saved_bytes: int) -> tuple[int, int]:
-    begin = kept.data_ptr()
-    return begin, begin + states_bytes if saved_bytes else 0
+def _places(memory: Tensor, kept: Kept) -> tuple[int, int, int]:
+    begin = memory.data_ptr()
+    return begin, begin + kept.states if kept.rest else 0, kept.chunks
 
 
 def _gradients(ctx, do: Tensor | None, dht: Tensor | None = None) -> tuple:
-    *given, cu_seqlens, kept = ctx.saved_tensors
+    *given, cu_seqlens, memory = ctx.saved_tensors
     geometry = _call.geometry_of(*given, cu_seqlens, check_arguments)
     q, k, v, g, beta, lamb, initial_state = given
     if do is None:
@@ -121,8 +114,8 @@ def _gradients(ctx, do: Tensor | None, dht: Tensor | None = None) -> tuple:
         None if initial_state is None else torch.empty_like(initial_state, memory_format=contiguous),
     )
     offsets = _call.host_offsets(cu_seqlens)
-    count, *sizes = _sizes(geometry, offsets, ctx.options)
-    _call.backward(geometry, tuple(given), offsets, do, dht, *_places(kept, *sizes), count, gradients, *ctx.options)
+    kept = geometry.kept(ctx.options[0], ctx.options[2], offsets)
+    _call.backward(geometry, tuple(given), offsets, do, dht, *_places(memory, kept), gradients, *ctx.options)
     needed = [d if wanted else None for wanted, d in zip(ctx.needs_input_grad, gradients, strict=False)]
     return (*needed, None, None, None, None)
 
@@ -136,8 +129,8 @@ class QDeltaRecurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, g, beta, lamb, initial_state, cu_seqlens, geometry, options, final_state):
         given = (q, k, v, g, beta, lamb, initial_state)
-        o, ht, kept = _forward(geometry, given, _call.host_offsets(cu_seqlens), options, final_state, save=True)
-        ctx.save_for_backward(*given, cu_seqlens, kept)
+        o, ht, memory = _forward(geometry, given, _call.host_offsets(cu_seqlens), options, final_state, save=True)
+        ctx.save_for_backward(q, k, v, g, beta, lamb, initial_state, cu_seqlens, memory)
         ctx.options = options
         ctx.set_materialize_grads(False)
         return (o, ht) if final_state else o
@@ -146,3 +139,7 @@ class QDeltaRecurrence(torch.autograd.Function):
     def backward(ctx, *gradients):
         # Gradients are recorded only where second derivatives may be asked for; then these must be refused.
         return (_gradients_once if torch.is_grad_enabled() else _gradients)(ctx, *gradients)
+
+
+# QDeltaRecurrence.apply, without looking for transforms of functorch in Python: is_plain has.
+_record = super(torch.autograd.Function, QDeltaRecurrence).apply

@@ -67,11 +67,9 @@ def recurrence(
         given = _cast_for_autocast(given, cu_seqlens, kind)
     if initial_state is not None and initial_state.dtype == torch.bfloat16:
         given = (*given[:6], initial_state.float())
-    if scale is None:
-        scale = q.shape[-1] ** -0.5 if q.dim() == 4 and q.shape[3] > 0 else 1.0
-    elif scale == 0:
-        raise ValueError("scale is 0: all outputs would be zero")
-    else:
+    if scale is not None:
+        if scale == 0:
+            raise ValueError("scale is 0: all outputs would be zero")
         scale = float(scale)
     offsets = cu_seqlens if cu_seqlens_cpu is None or cu_seqlens is None else cu_seqlens_cpu
     run = _eager.recurrence if plain else _registered.recurrence
@@ -99,7 +97,8 @@ def chunk_q_delta_rule(
 ) -> tuple[Tensor, Tensor | None]:
     """Q-Delta: S <- exp(g) S; r = beta (v - (k + lamb q)^T S); S <- S + k r^T; o = scale q^T S. g is the log of the
     decay; g, beta and lamb are [B, T, HV]."""
-    _refuse(kwargs)
+    if kwargs:
+        _refuse(kwargs)
     return recurrence(
         "q_delta", q, k, v, g, beta, lamb, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
         cu_seqlens, cu_seqlens_cpu,
@@ -158,7 +157,8 @@ def chunk_gated_delta_rule(
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
     """Gated DeltaNet; g is the log of the decay, g and beta are [B, T, HV]. chunk_indices are not needed here."""
-    _refuse({**kwargs, "cp_context": cp_context})
+    if kwargs or cp_context is not None:
+        _refuse({**kwargs, "cp_context": cp_context})
     return _gated_delta_rule(
         q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel,
         A_log, dt_bias, use_beta_sigmoid_in_kernel, allow_neg_eigval, state_v_first, cu_seqlens, cu_seqlens_cpu,
@@ -187,7 +187,8 @@ def fused_recurrent_gated_delta_rule(
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
     """As chunk_gated_delta_rule. Decays of every channel (gk, gv) are not supported."""
-    _refuse(kwargs)
+    if kwargs:
+        _refuse(kwargs)
     if gk is not None or gv is not None:
         raise NotImplementedError("gk and gv: qdelta has one decay for each head, g")
     return _gated_delta_rule(
@@ -221,7 +222,8 @@ def chunk_delta_rule(
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
     """DeltaNet; beta is [B, T, HV]."""
-    _refuse(kwargs)
+    if kwargs:
+        _refuse(kwargs)
     return recurrence(
         "delta", q, k, v, None, _beta_of_heads(beta, v), None, scale, initial_state, output_final_state,
         use_qk_l2norm_in_kernel, cu_seqlens, cu_seqlens_cpu,
@@ -259,7 +261,8 @@ def chunk_longhorn(
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
     """Longhorn: the delta rule with beta / (1 + beta k.k) in the place of beta."""
-    _refuse(kwargs)
+    if kwargs:
+        _refuse(kwargs)
     return recurrence(
         "longhorn", q, k, v, None, _beta_of_heads(beta, v), None, scale, initial_state, output_final_state,
         use_qk_l2norm_in_kernel, cu_seqlens, cu_seqlens_cpu,
@@ -293,7 +296,8 @@ def chunk_simple_gla(
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
     """Linear attention with a decay for each head: RetNet with g_gamma [HV], Mamba2 with g [B, T, HV] and v times dt."""
-    _refuse(kwargs)
+    if kwargs:
+        _refuse(kwargs)
     return recurrence(
         "retnet", q, k, v, _decay(g, g_gamma, v), None, None, scale, initial_state, output_final_state, False,
         cu_seqlens, cu_seqlens_cpu, state_v_first,
@@ -377,7 +381,8 @@ def chunk_linear_attn(
 ):
     """Linear attention. With `normalize` outputs are divided by scale q.z, z the sum of the keys so far, and states are
     pairs of the state and z [N, 1, H, K]."""
-    _refuse(kwargs)
+    if kwargs:
+        _refuse(kwargs)
     if scale is None:
         scale = k.shape[-1] ** -0.5
     z_before = None
