@@ -243,7 +243,6 @@ ModelConfig config_from_json(const Json& json) {
   keys.read_id("eos_token_id", config.eos_token_id, /*several=*/true);
   keys.read_id("pad_token_id", config.pad_token_id);
   keys.read("lamb_bias", config.lamb_bias);
-  if (!config.has_lambda()) config.lamb_bias.reset();  // what nothing reads need not be kept
   keys.read("initial_lamb_bias", config.initial_lamb_bias);
   keys.read("fixed_lambda", config.fixed_lambda);
   keys.read("use_decay", config.use_decay);
@@ -292,6 +291,7 @@ nlohmann::ordered_json config_to_json(const ModelConfig& config) {
                    [&](const PublishedType& known) { return alike && known.mixer == config.mixer; });
   const bool is_published = published != std::end(kPublishedTypes);
   const PublishedType& type = is_published ? *published : kOurType;
+  const bool lambda = config.has_lambda();  // what nothing reads is not written: published readers would not keep it
   nlohmann::ordered_json json{
       {"model_type", type.model_type},
       {"architectures", {type.architecture}},
@@ -315,7 +315,7 @@ nlohmann::ordered_json config_to_json(const ModelConfig& config) {
       {"initializer_range", config.initializer_range},
       {"bos_token_id", id_or_null(config.bos_token_id)},
       {"eos_token_id", id_or_null(config.eos_token_id)},
-      {"lamb_bias", config.lamb_bias ? Json(*config.lamb_bias) : Json()},
+      {"lamb_bias", lambda && config.lamb_bias ? Json(*config.lamb_bias) : Json()},
   };
   if (config.pad_token_id) json["pad_token_id"] = *config.pad_token_id;
   // Keys of ours appear only where the published implementations would not understand the model anyway.
@@ -326,7 +326,7 @@ nlohmann::ordered_json config_to_json(const ModelConfig& config) {
   }
   for (const std::unique_ptr<Mixer>& mixer : make_distinct_mixers(config)) mixer->write_config(json);
   if (!config.use_mlp) json["use_mlp"] = false;
-  if (config.fixed_lambda) json["fixed_lambda"] = *config.fixed_lambda;
+  if (lambda && config.fixed_lambda) json["fixed_lambda"] = *config.fixed_lambda;
   if (!config.use_decay) json["use_decay"] = false;
   if (config.output_gate == GateActivation::sigmoid) json["output_gate_activation"] = kSigmoid;
   return json;

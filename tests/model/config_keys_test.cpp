@@ -233,13 +233,18 @@ TEST(ConfigKeys, UnknownKeysAreWarnedOfOnce) {
   EXPECT_EQ(std::count(warning.begin(), warning.end(), '\n'), 1) << warning;
 }
 
-// A config of ours is a published one where it can be, and published readers of other rules ignore lambda's bias.
+// A config of ours is a published one where it can be, and published readers of other rules ignore lambda.
 TEST(ConfigKeys, WhatIsWrittenAndReadIsWrittenTheSameAgain) {
   for (const char* rule : {"gated_delta", "delta", "q_delta", "linear", "retnet"}) {
-    const nlohmann::json given{{"rule", rule},   {"vocab_size", 50}, {"hidden_size", 32}, {"num_hidden_layers", 1},
-                               {"num_heads", 1}, {"head_dim", 8},    {"lamb_bias", 2}};
-    const auto written = config_to_json(config_from_json(given));
-    EXPECT_EQ(config_to_json(config_from_json(nlohmann::json::parse(written.dump()))), written) << rule;
+    const nlohmann::json given{{"rule", rule},           {"vocab_size", 50}, {"hidden_size", 32},
+                               {"num_hidden_layers", 1}, {"num_heads", 1},   {"head_dim", 8}};
+    for (const char* key : {"lamb_bias", "fixed_lambda", "initial_lamb_bias"}) {
+      nlohmann::json with = given;
+      with[key] = 2;
+      const auto written = config_to_json(config_from_json(with));
+      EXPECT_EQ(config_to_json(config_from_json(nlohmann::json::parse(written.dump()))), written) << rule << key;
+      EXPECT_EQ(written.contains(key) && !written[key].is_null(), rule == std::string_view("q_delta")) << rule << key;
+    }
   }
 }
 
