@@ -282,6 +282,8 @@ void add_compare(CLI::App& app) {
       ->group("Comparison")
       ->capture_default_str();
   flags->training.add_to(*command);
+  command->get_option("--out")->description(
+      "Folder for the runs, the tables and the figure. Required, here or in --config");
   for (const auto& [name, instead] : kOfOneRun) command->get_option(name)->group(kHiddenGroup);
   command->footer(
       "All runs have the same data, batches, steps, schedule and shape of the model; rules have different gates, so "

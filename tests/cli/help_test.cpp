@@ -161,6 +161,7 @@ TEST(Help, OfCompareHasOnlyWhatCountsThere) {
   const std::string help = run_well({"compare", "--help"}).out;
   EXPECT_FALSE(contains(help, "--rule TEXT")) << help;
   EXPECT_FALSE(contains(help, "--seed UINT")) << help;
+  EXPECT_FALSE(contains(help, "Folder for checkpoints")) << help;
   expect_failure(run_qdelta({"compare", "--out", "b", "--rule", "delta"}), 1, {"--rule", "--rules"});
   expect_failure(run_qdelta({"compare", "--out", "b", "--seed", "3"}), 1, {"--seed", "--seeds"});
 }
