@@ -39,7 +39,7 @@ wheel: ## make a wheel of the Python package in dist/, with all that it needs; w
 
 test-python: ## install PyTorch, transformers and the wheel into build/python, and run all tests of the Python package
 	@scripts/wheel.sh $(PRESET) $(JOBS)
-	@scripts/test_python.sh
+	@scripts/test_python.sh $(PRESET) $(JOBS)
 
 bench: ## time the operators on this machine
 	@scripts/build.sh cpu $(JOBS) qdelta_cli

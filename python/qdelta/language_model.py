@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import pathlib
 from collections.abc import Iterator, Sequence
 from ctypes import byref, c_int32, c_int64, c_void_p
 
@@ -62,8 +63,9 @@ class LanguageModel:
     def load(
         cls, folder: str | os.PathLike, device: str = "cpu", threads: int = 0, dtype: str | None = None
     ) -> LanguageModel:
-        """Opens a folder with config.json, model.safetensors and, to handle text, a tokenizer. `device` is "cpu", "cuda"
-        or "cuda:N"; `dtype` of activations "f32", or "bf16" on a GPU, where it is the default."""
+        """Opens a folder with config.json, model.safetensors and, to handle text, a tokenizer; of a run its newest
+        checkpoint. `device` is "cpu", "cuda" or "cuda:N"; `dtype` of activations "f32", or "bf16" on a GPU, where it is the
+        default."""
         options = _library.ModelOptions()
         library.qdelta_model_options_init_sized(byref(options), ctypes.sizeof(options))
         options.device = _library.device_named(device)
@@ -74,7 +76,7 @@ class LanguageModel:
             raise ValueError("activations on the CPU are f32; bf16 needs device='cuda'")
         options.f32_activations = int(dtype == "f32")
         handle = c_void_p()
-        check(library.qdelta_model_open(os.fsencode(folder), byref(options), byref(handle)))
+        check(library.qdelta_model_open(os.fsencode(_model_folder(folder)), byref(options), byref(handle)))
         return cls(handle)
 
     @property
@@ -237,6 +239,16 @@ class LanguageModel:
             yield token
             if number + 1 < max_new_tokens:
                 logits = self.next_logits([[token]], [state])[0]
+
+
+def _model_folder(path: str | os.PathLike) -> pathlib.Path:
+    """Where the path is that of a run, its newest checkpoint, as the engine's commands take it."""
+    path = pathlib.Path(os.fsdecode(path))
+    if any((path / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")):
+        return path
+    steps = {folder: folder.name.removeprefix("step-") for folder in path.glob("checkpoints/step-*") if folder.is_dir()}
+    steps = {folder: int(number) for folder, number in steps.items() if number.isdecimal()}
+    return max(steps, key=steps.get, default=path)
 
 
 def sample(logits: np.ndarray, temperature: float, top_k: int, top_p: float, random: np.random.Generator) -> int:

@@ -108,6 +108,15 @@ def test_text(with_bytes):
     assert len(model.decode([0xC3, 0xA9] * 1000)) == 1000
 
 
+def test_a_run_is_its_newest_checkpoint(golden, tmp_path):
+    for step, name in ((9, "mamba_tiny"), (10, "qdelta_tiny")):
+        shutil.copytree(golden / "model" / name, tmp_path / "checkpoints" / f"step-{step:08d}")
+    (tmp_path / "checkpoints" / "step-00000011.unfinished").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    named = qdelta.LanguageModel.load(golden / "model" / "qdelta_tiny")
+    assert qdelta.LanguageModel.load(str(tmp_path)).logits([1, 2]).tolist() == named.logits([1, 2]).tolist()
+
+
 def test_errors(golden, with_bytes, tmp_path):
     folder = golden / "model" / "qdelta_tiny"
     with pytest.raises(OSError, match="nowhere"):

@@ -234,6 +234,13 @@ def test_signatures_of_fla(folder, names):
         assert ours[: len(theirs)] == theirs, name
 
 
+@pytest.mark.parametrize("name", ops.__all__)
+def test_help_says_what_each_argument_is(name):
+    function = getattr(ops, name)
+    for argument in inspect.signature(function).parameters:
+        assert argument == "rule" or f"    {argument}: " in function.__doc__
+
+
 def test_retention_is_a_fixed_decay():
     i = make_inputs()
     gamma = torch.log(1 - 2.0 ** (-5 - torch.arange(4.0)))

@@ -119,8 +119,8 @@ class Kept(NamedTuple):
 class Geometry:
     """Of the inputs of calls that were found right, and the idle plans of such calls."""
 
-    __slots__ = ("B", "HV", "K", "N", "T", "V", "_idle", "_kept", "device", "index", "inputs", "is_cuda", "is_one_token", "new_bytes",
-                 "operands_are_bf16", "packed", "scale", "strided_rows")  # fmt: skip
+    __slots__ = ("B", "HV", "K", "N", "T", "V", "_idle", "_kept", "device", "index", "inputs", "is_cuda", "is_one_token",
+                 "new_bytes", "operands_are_bf16", "packed", "scale", "strided_rows")  # fmt: skip
 
     def __init__(self, q, k, v, g, beta, lamb, initial_state, cu_seqlens):
         self.device = q.device

@@ -44,7 +44,9 @@ def _needs_gradient(q, k, v, g, beta, lamb, initial_state) -> bool:
     )  # fmt: skip
 
 
-def recurrence(given: tuple, cu_seqlens: Tensor | None, rule: str, scale: float | None, qk_l2norm: bool, final_state: bool) -> tuple:
+def recurrence(
+    given: tuple, cu_seqlens: Tensor | None, rule: str, scale: float | None, qk_l2norm: bool, final_state: bool
+) -> tuple:
     """o and the states on exit, or None. `given` are q, k, v, g, beta, lamb and initial_state."""
     geometry = _call.geometry_of(*given, cu_seqlens, check_arguments)
     if geometry.strided_rows:

@@ -175,7 +175,9 @@ def needs_gradient(given: tuple) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
 
 
-def recurrence(given: tuple, cu_seqlens: Tensor | None, rule: str, scale: float | None, qk_l2norm: bool, final_state: bool) -> tuple:
+def recurrence(
+    given: tuple, cu_seqlens: Tensor | None, rule: str, scale: float | None, qk_l2norm: bool, final_state: bool
+) -> tuple:
     """o and the states on exit, or None, through the dispatcher."""
     if scale is None:
         scale = given[0].shape[-1] ** -0.5

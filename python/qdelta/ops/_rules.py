@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from . import _eager, _registered
 from ._arguments import check_arguments
+from ._help import explained
 
 Tensor = torch.Tensor
 
@@ -38,6 +39,7 @@ def _cast_for_autocast(given: tuple, cu_seqlens: Tensor | None, kind: str) -> tu
     return q.to(dtype), k.to(dtype), v.to(dtype), *rest
 
 
+@explained
 def recurrence(
     rule: str,
     q: Tensor,
@@ -80,6 +82,7 @@ def recurrence(
 # Q-Delta ---------------------------------------------------------------------------------------------------------------
 
 
+@explained
 def chunk_q_delta_rule(
     q: Tensor,
     k: Tensor,
@@ -95,8 +98,7 @@ def chunk_q_delta_rule(
     cu_seqlens_cpu: Tensor | None = None,
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
-    """Q-Delta: S <- exp(g) S; r = beta (v - (k + lamb q)^T S); S <- S + k r^T; o = scale q^T S. g is the log of the
-    decay; g, beta and lamb are [B, T, HV]."""
+    """Q-Delta: S <- exp(g) S; r = beta (v - (k + lamb q)^T S); S <- S + k r^T; o = scale q^T S."""
     if kwargs:
         _refuse(kwargs)
     return recurrence(
@@ -134,6 +136,7 @@ def _gated_delta_rule(
     )  # fmt: skip
 
 
+@explained
 def chunk_gated_delta_rule(
     q: Tensor,
     k: Tensor,
@@ -156,7 +159,7 @@ def chunk_gated_delta_rule(
     dt_bias: Tensor | None = None,
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
-    """Gated DeltaNet; g is the log of the decay, g and beta are [B, T, HV]. chunk_indices are not needed here."""
+    """Gated DeltaNet: S <- exp(g) S; r = beta (v - k^T S); S <- S + k r^T; o = scale q^T S."""
     if kwargs or cp_context is not None:
         _refuse({**kwargs, "cp_context": cp_context})
     return _gated_delta_rule(
@@ -165,6 +168,7 @@ def chunk_gated_delta_rule(
     )  # fmt: skip
 
 
+@explained
 def fused_recurrent_gated_delta_rule(
     q: Tensor,
     k: Tensor,
@@ -186,7 +190,7 @@ def fused_recurrent_gated_delta_rule(
     cu_seqlens: Tensor | None = None,
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
-    """As chunk_gated_delta_rule. Decays of every channel (gk, gv) are not supported."""
+    """As chunk_gated_delta_rule."""
     if kwargs:
         _refuse(kwargs)
     if gk is not None or gv is not None:
@@ -208,6 +212,7 @@ def _beta_of_heads(beta: Tensor | None, v: Tensor) -> Tensor:
     return beta
 
 
+@explained
 def chunk_delta_rule(
     q: Tensor,
     k: Tensor,
@@ -221,7 +226,7 @@ def chunk_delta_rule(
     cu_seqlens_cpu: Tensor | None = None,
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
-    """DeltaNet; beta is [B, T, HV]."""
+    """DeltaNet: r = beta (v - k^T S); S <- S + k r^T; o = scale q^T S."""
     if kwargs:
         _refuse(kwargs)
     return recurrence(
@@ -230,6 +235,7 @@ def chunk_delta_rule(
     )  # fmt: skip
 
 
+@explained
 def fused_recurrent_delta_rule(
     q: Tensor,
     k: Tensor,
@@ -247,6 +253,7 @@ def fused_recurrent_delta_rule(
     )
 
 
+@explained
 def chunk_longhorn(
     q: Tensor,
     k: Tensor,
@@ -281,6 +288,7 @@ def _decay(g: Tensor | None, g_gamma: Tensor | None, v: Tensor) -> Tensor | None
     return g if g_gamma is None else g_gamma.float().expand(v.shape[:3])
 
 
+@explained
 def chunk_simple_gla(
     q: Tensor,
     k: Tensor,
@@ -295,7 +303,8 @@ def chunk_simple_gla(
     cu_seqlens_cpu: Tensor | None = None,
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
-    """Linear attention with a decay for each head: RetNet with g_gamma [HV], Mamba2 with g [B, T, HV] and v times dt."""
+    """Linear attention with a decay for each head: S <- exp(g) S + k v^T; o = scale q^T S. RetNet with g_gamma, Mamba2 with g
+    and v times dt."""
     if kwargs:
         _refuse(kwargs)
     return recurrence(
@@ -304,6 +313,7 @@ def chunk_simple_gla(
     )  # fmt: skip
 
 
+@explained
 def fused_recurrent_simple_gla(
     q: Tensor,
     k: Tensor,
@@ -326,6 +336,7 @@ def fused_recurrent_simple_gla(
     )
 
 
+@explained
 def fused_chunk_simple_gla(
     q: Tensor,
     k: Tensor,
@@ -368,6 +379,7 @@ def _normalized(o, q, k, scale, z_before, cu_seqlens):
     return (o / weight).to(o.dtype), z_after
 
 
+@explained
 def chunk_linear_attn(
     q: Tensor,
     k: Tensor,
@@ -379,8 +391,7 @@ def chunk_linear_attn(
     cu_seqlens: Tensor | None = None,
     **kwargs,
 ):
-    """Linear attention. With `normalize` outputs are divided by scale q.z, z the sum of the keys so far, and states are
-    pairs of the state and z [N, 1, H, K]."""
+    """Linear attention: S <- S + k v^T; o = scale q^T S."""
     if kwargs:
         _refuse(kwargs)
     if scale is None:
@@ -399,6 +410,7 @@ def chunk_linear_attn(
     return o, (ht, z_after)
 
 
+@explained
 def fused_recurrent_linear_attn(
     q: Tensor,
     k: Tensor,
@@ -421,6 +433,7 @@ def _retention_decay(heads: int, device) -> Tensor:
     return torch.log1p(-torch.exp2(-5.0 - torch.arange(heads, dtype=torch.float32, device=device)))
 
 
+@explained
 def chunk_retention(
     q: Tensor,
     k: Tensor,
@@ -438,6 +451,7 @@ def chunk_retention(
     )  # fmt: skip
 
 
+@explained
 def fused_recurrent_retention(
     q: Tensor,
     k: Tensor,
