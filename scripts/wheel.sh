@@ -27,7 +27,14 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 python3 -m venv "$scratch/venv"
 "$scratch/venv/bin/pip" install -q "$wheel"
-(cd "$scratch" && env -i venv/bin/python -c 'import qdelta; qdelta.LanguageModel; print("wheel: qdelta", qdelta.__version__)')
+model=$PWD/tests/golden/model/qdelta_tiny
+(cd "$scratch" && env -i venv/bin/python - "$model" <<'PROGRAM'
+import importlib.util, sys, qdelta
+assert importlib.util.find_spec("torch") is None
+new = qdelta.LanguageModel.load(sys.argv[1]).generate([1, 2, 3], max_new_tokens=4, temperature=0)
+print(f"wheel: qdelta {qdelta.__version__} without PyTorch: {sys.argv[1].rsplit('/', 1)[1]} goes on with {new}")
+PROGRAM
+)
 # Nothing of the build machine may be needed beyond what every system has.
 folder=$("$scratch/venv/bin/python" -c 'import os, qdelta; print(os.path.dirname(qdelta.__file__))')
 while read -r name path; do

@@ -175,6 +175,24 @@ def test_left_padding_and_packing(name, device):
 
 
 @devices
+@pytest.mark.parametrize("name", ["q_delta", "grouped_tied", "mamba"])
+def test_training_on_packed_sequences(name, device):
+    """Gradients are those of the sequences one by one."""
+    model = make(**VARIANTS[name]).to(device).train()
+    parts = [ids(1, tokens, seed=tokens).to(device) for tokens in (70, 1, 40)]
+    total = 0
+    for part in parts:
+        total = total + model(part, use_cache=False).logits.square().sum()
+    wanted = torch.autograd.grad(total, list(model.parameters()))
+    offsets = torch.tensor([0, 70, 71, 111], device=device)
+    packed = model(torch.cat(parts, 1), cu_seqlens=offsets).logits.square().sum()
+    assert relative(packed, total) < 1e-5
+    found = torch.autograd.grad(packed, list(model.parameters()))
+    for (key, _), got, exact in zip(model.named_parameters(), found, wanted, strict=True):
+        assert relative(got, exact) < 1e-4, key
+
+
+@devices
 def test_gradient_checkpointing_gives_the_same_gradients(device):
     model = make(rule="q_delta").to(device).train()
     results = []

@@ -296,6 +296,8 @@ def test_naive_recurrences_of_fla():
     try:
         from fla.ops.delta_rule.naive import delta_rule_recurrence
         from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
+        from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
+        from fla.ops.retention.naive import naive_retention
         from fla.ops.simple_gla.naive import naive_chunk_simple_gla
     except Exception as error:  # Triton without a GPU
         pytest.skip(f"flash-linear-attention cannot be imported here: {error}")
@@ -313,6 +315,17 @@ def test_naive_recurrences_of_fla():
     got, states = ops.chunk_simple_gla(q, k, v, g, **state)
     # Where it pads the last chunk with zeros it decays no further.
     assert relative(got, o) < 2e-5 and relative(states, ht) < 2e-5
+    o = naive_retention(*[x.transpose(1, 2) for x in (q, k, v)])
+    assert relative(ops.chunk_retention(q, k, v)[0], o.transpose(1, 2)) < 2e-5
+    o, ht = naive_recurrent_linear_attn(q, k, v, **state)
+    got, states = ops.chunk_linear_attn(q, k, v, normalize=False, **state)
+    assert relative(got, o) < 2e-5 and relative(states, ht) < 2e-5
+    z = k.abs().sum(1, keepdim=True)
+    state["initial_state"] = (h0, z)
+    o, pair = naive_recurrent_linear_attn(q.abs(), k.abs(), v, normalize=True, **state)
+    got, ours = ops.chunk_linear_attn(q.abs(), k.abs(), v, **state)
+    for x, y in zip((got, *ours), (o, *pair), strict=True):
+        assert relative(x, y) < 2e-5
 
 
 @pytest.mark.parametrize("l2norm", [True, False])
