@@ -19,6 +19,7 @@
 #include "data/documents.h"
 #include "data/shards.h"
 #include "data/tokenizer.h"
+#include "io/regular_file.h"
 #include "io/untrusted_text.h"
 
 namespace qdelta {
@@ -205,11 +206,9 @@ std::vector<std::vector<std::int32_t>> encode_all(const Tokenizer& tokenizer, co
 std::uint64_t total_size(const std::vector<std::string>& paths) {
   std::uint64_t total = 0;
   for (const std::string& path : paths) {
-    std::error_code error;
-    const std::uint64_t size = std::filesystem::file_size(path, error);
-    // Better to hear now than after hours that the last one is not there.
-    if (error) fail(Status::io, "cannot read {}: {}", path, error.message());
-    total += size;
+    // Better to hear now than after hours that the last one is not there, or is no file.
+    static_cast<void>(open_regular_file(path));
+    total += std::filesystem::file_size(path);
   }
   return total;
 }

@@ -53,7 +53,7 @@ std::optional<Result> read_result(const std::string& folder) {
     result.examples = json->value("examples", "");
     return result;
   } catch (const Json::exception& error) {
-    fail(Status::corrupt, "{} is damaged: {}", path.string(), error.what());
+    fail(Status::corrupt, "{} is damaged: {}", path.string(), json_complaint(error));
   }
 }
 
@@ -82,7 +82,7 @@ void claim_settings(const std::string& out, const std::map<std::string, std::str
   try {
     before = json->at("settings").get<std::map<std::string, std::string>>();
   } catch (const Json::exception& problem) {
-    fail(Status::corrupt, "{} is damaged: {}", path.string(), problem.what());
+    fail(Status::corrupt, "{} is damaged: {}", path.string(), json_complaint(problem));
   }
   std::string differences;
   const auto compare = [&](const std::string& name) {

@@ -62,7 +62,8 @@ TEST(Results, ComeBackAsTheyWere) {
   EXPECT_EQ(result->scores.at("accuracy"), 0.1);
   EXPECT_TRUE(std::isnan(result->scores.at("validation_loss")));
   write_file(folder.file("result.json"), "{\"variant\": 3}");
-  expect_error(Status::corrupt, {"result.json is damaged"}, [&] { return read_result(folder.path()); });
+  expect_error(Status::corrupt, {"result.json is damaged: \"type must be string, but is number"},
+               [&] { return read_result(folder.path()); });
   write_file(folder.file("result.json"), "{");
   expect_error(Status::corrupt, {"result.json: not valid JSON"}, [&] { return read_result(folder.path()); });
 }

@@ -1,6 +1,7 @@
 // `qdelta tokenize`, run as a program.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -147,6 +148,17 @@ TEST(TokenizeCommand, WhatIsNoTextIsRefused) {
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"a.txt", "b.txt", "c.parquet"}));
   expect_success(run({"--tokenizer", "bytes", "--out", out, "--bytes", folder.file("c.parquet")}));
   EXPECT_EQ(documents(out), (std::vector<Ids>{{'P', 'A', 'R', '1', 0x15, 0x04, 0xff, 257}}));
+}
+
+TEST(TokenizeCommand, PipesAndFoldersAreNoFiles) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo(folder.file("pipe").c_str(), 0600), 0);
+  const auto with = [&](const std::string& input) {
+    return run({"--tokenizer", "bytes", "--out", folder.file("out"), input});
+  };
+  expect_failure(with(folder.file("pipe")), {"pipe", "it is a device, pipe or socket, not a file"});
+  expect_failure(with(folder.path()), {folder.path(), "Is a directory"});
+  expect_failure(with(folder.file("nothing")), {"nothing", "No such file"});
 }
 
 TEST(TokenizeCommand, WhatGoesWrongIsSaid) {
