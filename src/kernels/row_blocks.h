@@ -26,8 +26,8 @@ class RowBlocks {
   bool before_;
 };
 
-// While one exists, rows of y = x w^T are on the CPU summed up as each would be alone, however many there are: a step's
-// rows are of different sequences, which come and go.
+// While one exists, rows of y = x w^T are summed up as each would be alone, however many there are: a step's rows are
+// of different sequences, which come and go.
 class RowsAlone {
  public:
   RowsAlone() : before_(alone_) { alone_ = true; }

@@ -2,19 +2,15 @@
 // ops of layers.h and recurrence.h, one after the other: the members of its struct, in their order, each reading what
 // the one before it wrote. What only passes from one member to the next need not be in memory afterwards.
 //
-// On the CPU they are just that. On a GPU, with bfloat16 activations, a few rows (at most kFewRows) take a product
-// together with what comes before and behind it in one launch; more rows take a matrix library's products and, up to
-// some 64, all of the mixer between them in one launch. Where shapes or alignments ask too much they are just the ops,
-// too.
+// On the CPU they are just that. On a GPU, with bfloat16 activations, products are taken together with what comes
+// before and behind them. Where shapes or alignments ask too much they are just the ops, too. Under RowsAlone
+// (row_blocks.h) a row has the same bits whatever the rows beside it.
 #pragma once
 
 #include "kernels/layers.h"
 #include "kernels/recurrence.h"
 
 namespace qdelta {
-
-// Up to here a row of a step has the same bits whatever the rows beside it.
-inline constexpr std::int64_t kFewRows = 8;
 
 // out = residual + mixer(norm(x)): model/recurrence_mixer.h
 struct MixerStep {

@@ -41,8 +41,9 @@ Tensor product_of(const DeviceTensor& m, const Tensor& state, const DeviceTensor
   return out.get();
 }
 
-// The bounds of the recurrence in segments: those of its outputs, and of its gradients. M by itself is what is left of
-// an identity that tokens erase, each chunk's rounding relative to more than that.
+// The bounds of the recurrence in segments: those of its outputs, and of its gradients. M by itself is a product over
+// chunks, whose roundings all stay in it (in N and in states the older ones decay) and add up like a random walk: in
+// bf16 its error is 1.1e-3 to 1.6e-3 times the root of the number of chunks, from 1 to 79 of them.
 void check_map(const RecurrenceCase& problem) {
   SCOPED_TRACE(describe(problem.spec));
   const bool bf16 = problem.spec.dtype == DType::bf16;
@@ -53,7 +54,9 @@ void check_map(const RecurrenceCase& problem) {
   const auto error = [](const Tensor& got, const std::vector<double>& expected) {
     return relative_error(to_doubles(got.view()), expected);
   };
-  EXPECT_LE(error(map.m.get(), oracle_m(problem)), bf16 ? 1e-2 : 1e-5) << "M";
+  constexpr double kChunk = 64;
+  const double chunks = std::ceil(static_cast<double>(problem.spec.tokens) / kChunk);
+  EXPECT_LE(error(map.m.get(), oracle_m(problem)), outputs * std::sqrt(chunks)) << "M";
   EXPECT_LE(error(map.n.get(), oracle_n(problem)), outputs) << "N";
   EXPECT_LE(error(map.dn.get(), oracle_dn(problem)), gradients) << "dN";
   EXPECT_LE(error(product_of(map.m, problem.h0, map.n, false), whole.ht), outputs) << "M S + N";

@@ -1,31 +1,62 @@
 // y = add + x w^T;  dx = dy w;  dw += dy^T x: cuBLASLt with float32 accumulation, and true float32 products where the
-// operands are float32 (never tf32). For a single row y = x w^T is bound by reading w: a GEMV kernel.
+// operands are float32 (never tf32). For a single row y = x w^T is bound by reading w: a GEMV kernel. Under RowsAlone
+// (row_blocks.h) it is that, too, or a step's product (step_product.cuh).
 #include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/matmul_cache.h"
+#include "kernels/cuda/steps.h"
 #include "kernels/row_blocks.h"
 
 namespace qdelta::cuda {
 namespace {
 
-// A warp for each output.
-template <class T>
-__global__ __launch_bounds__(kBlockThreads) void gemv_kernel(const T* x, Rows<T> w, Rows<RuntimeType> add,
-                                                             Rows<RuntimeType> y, int inner, int outputs) {
+// A warp for each output of up to kGemvRows rows.
+constexpr int kGemvRows = 8;
+template <class T, int kRows>
+__global__ __launch_bounds__(kBlockThreads) void gemv_kernel(Rows<T> x, Rows<T> w, Rows<RuntimeType> add,
+                                                             Rows<RuntimeType> y, int inner, int outputs, int rows) {
   constexpr int N = kVectorWidth<T>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int o = static_cast<int>(blockIdx.x) * (kBlockThreads / 32) + static_cast<int>(threadIdx.x) / 32;
+  const int first = static_cast<int>(blockIdx.y) * kRows;
   if (o >= outputs) return;
-  float sum = 0;
-#pragma unroll 8
+  float sums[kRows] = {};
+#pragma unroll(kRows == 1 ? 8 : 2)
   for (int c = lane * N; c < inner; c += 32 * N) {
     const auto weights = w.template load<N>(o, c);
-    const auto values = *reinterpret_cast<const Pack<T, N>*>(x + c);
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum = fmaf(values[i], weights[i], sum);
+    for (int r = 0; r < kRows; ++r) {
+      if (first + r >= rows) continue;
+      const auto values = x.template load<N>(first + r, c);
+#pragma unroll
+      for (int i = 0; i < N; ++i) sums[r] = fmaf(values[i], weights[i], sums[r]);
+    }
   }
-  sum = warp_sum(sum);
-  if (lane == 0) y.set(o, add.data != nullptr ? add.get(o) + sum : sum);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const float sum = warp_sum(sums[r]);
+    const int row = first + r;
+    if (lane > 0 || row >= rows) continue;
+    y.set(row * y.ld + o, add.data != nullptr ? add.get(row * add.ld + o) + sum : sum);
+  }
+}
+
+bool fits_gemv(const LinearForward& args) {
+  return args.x.shape.elements() > 0 && args.w.extent(0) > 0 && aligned(args.x.dtype == DType::bf16 ? 8 : 4, {args.x, args.w});
+}
+
+void gemv(const Context& context, const LinearForward& args) {
+  const std::int64_t rows = args.x.extent(0);
+  const std::int64_t outputs = args.w.extent(0);
+  dispatch_dtype(args.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const dim3 grid(blocks_for(outputs, kBlockThreads / 32), rows == 1 ? 1 : blocks_for(rows, kGemvRows));
+    const auto kernel = rows == 1 ? gemv_kernel<T, 1> : gemv_kernel<T, kGemvRows>;
+    kernel<<<grid, kBlockThreads, 0, context.stream()>>>(
+        as_rows<T>(args.x), as_rows<T>(args.w), as_rows<RuntimeType>(args.add), as_rows<RuntimeType>(args.y),
+        static_cast<int>(args.x.extent(1)), static_cast<int>(outputs), static_cast<int>(rows));
+    check_launch("linear_gemv");
+  });
 }
 
 // The alignment of the rows in bytes, at most 16.
@@ -69,7 +100,7 @@ void matmul(const Context& context, const ConstTensorView& a, bool transpose_a, 
   p.in = a.dtype;
   p.out = c.dtype;
   p.alignment = std::min({alignment_of(a), alignment_of(b), alignment_of(c), add ? alignment_of(add) : 16});
-  p.rows_alone = RowBlocks::fixed();
+  p.rows_alone = RowBlocks::fixed() || RowsAlone::wanted();
   context.matmul_cache().run(context, p, a.data, b.data, add.data, c.data);
 }
 
@@ -92,18 +123,10 @@ void linear_forward(const Context& context, const LinearForward& args) {
     check_matrix(args.add, args.y.shape, "add");
     check_same_type("linear", args.y, {args.add});
   }
-  const std::int64_t rows = args.x.extent(0);
-  if (rows == 1 && !RowBlocks::fixed() && args.x.extent(1) > 0 && args.w.extent(0) > 0 &&
-      aligned(args.x.dtype == DType::bf16 ? 8 : 4, {args.x, args.w})) {
-    dispatch_dtype(args.x.dtype, [&](auto type) {
-      using T = typename decltype(type)::type;
-      const std::int64_t outputs = args.w.extent(0);
-      gemv_kernel<T><<<blocks_for(outputs, kBlockThreads / 32), kBlockThreads, 0, context.stream()>>>(
-          reinterpret_cast<const T*>(args.x.data), as_rows<T>(args.w), as_rows<RuntimeType>(args.add),
-          as_rows<RuntimeType>(args.y), static_cast<int>(args.x.extent(1)), static_cast<int>(outputs));
-      check_launch("linear_gemv");
-    });
-    return;
+  if (!RowBlocks::fixed()) {
+    const StepProduct product{.linear = args};
+    if (RowsAlone::wanted() && fits_step_product(context, product)) return step_product(context, product);
+    if ((RowsAlone::wanted() || args.x.extent(0) == 1) && fits_gemv(args)) return gemv(context, args);
   }
   matmul(context, args.x, false, args.w, true, args.y, args.add);
 }

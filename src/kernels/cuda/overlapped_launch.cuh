@@ -32,22 +32,34 @@ inline bool can_overlap(const Context& context) {
   return major >= 9;
 }
 
-// Launches a kernel that begins with ptx::wait_for_previous(), or has it before all that depends on other kernels.
-// Under OverlappedLaunches it may start while the one ahead still runs.
+// Launches a kernel that begins with ptx::wait_for_previous(), or has it before all that depends on other kernels, in
+// clusters of so many blocks. Under OverlappedLaunches it may start while the one ahead still runs.
 template <class... Parameters, class... Args>
-void launch_overlapped(const Context& context, const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-                       std::size_t shared, const Args&... args) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+void launch_overlapped_clusters(const Context& context, const char* name, void (*kernel)(Parameters...),
+                                unsigned cluster, dim3 grid, dim3 block, std::size_t shared, const Args&... args) {
+  cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = context.stream();
-  config.attrs = &early;
-  config.numAttrs = OverlappedLaunches::on() && can_overlap(context) ? 1 : 0;
+  config.attrs = attributes;
+  if (OverlappedLaunches::on() && can_overlap(context)) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    cudaLaunchAttribute& clusters = attributes[config.numAttrs++];
+    clusters.id = cudaLaunchAttributeClusterDimension;
+    clusters.val.clusterDim = {cluster, 1, 1};
+  }
   check(cudaLaunchKernelEx(&config, kernel, args...), name);
+}
+template <class... Parameters, class... Args>
+void launch_overlapped(const Context& context, const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                       std::size_t shared, const Args&... args) {
+  launch_overlapped_clusters(context, name, kernel, 1, grid, block, shared, args...);
 }
 
 }  // namespace qdelta::cuda

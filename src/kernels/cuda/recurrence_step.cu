@@ -4,7 +4,8 @@
 //
 // Bound by reading and writing the state once. A block has a slice of the columns of one head's state in registers: it
 // computes x^T S and q^T S from the old state, then updates it and writes it back. The loads of the state are in flight
-// while q and k are normalised.
+// while q and k are normalised. Sums have the same order whatever the width of a slice, which depends on the number of
+// rows: a row's bits do not.
 #include "kernels/cuda/gates.cuh"
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/overlapped_launch.cuh"
@@ -15,6 +16,7 @@ namespace qdelta::cuda {
 namespace {
 
 constexpr int kRowGroups = 16;  // state rows that a block loads together
+constexpr int kSummed = 4;      // of them, whose sums come first
 
 // Strided views of q, k, v, o and the gates: [row][head][element].
 struct StridedView {
@@ -96,7 +98,7 @@ __global__ __launch_bounds__(VectorsPerSlice* kRowGroups,
   constexpr int kThreads = VectorsPerSlice * kRowGroups;
   constexpr int kWarps = kThreads / 32;
   __shared__ float q[kRowGroups * RowsPerThread], k[kRowGroups * RowsPerThread], x[kRowGroups * RowsPerThread];
-  __shared__ float warp_products[kWarps][3];
+  __shared__ float warp_products[4][3];
   __shared__ Columns<N> warp_dots[kWarps][2][VectorsPerSlice];
   const unsigned tid = threadIdx.x;
   const auto vector = static_cast<int>(tid % VectorsPerSlice);
@@ -137,15 +139,17 @@ __global__ __launch_bounds__(VectorsPerSlice* kRowGroups,
   ptx::wait_for_previous();
 
   // Load q and k, and compute their dot products.
-  constexpr int kPerThread = (kRowGroups * RowsPerThread + kThreads - 1) / kThreads;
+  constexpr int kLoaders = 128;  // threads, of 128 or 256
+  constexpr int kPerThread = (kRowGroups * RowsPerThread + kLoaders - 1) / kLoaders;
+  const bool loads = tid < kLoaders;
   float q_part[kPerThread];
   float k_part[kPerThread];
   float products[3] = {};  // q.q, k.k, q.k
 #pragma unroll
   for (int e = 0; e < kPerThread; ++e) {
-    const int i = static_cast<int>(tid) + e * kThreads;
-    q_part[e] = i < a.K ? a.q.at(r, h / a.group_size, i) : 0.0F;
-    k_part[e] = i < a.K ? a.k.at(r, h / a.group_size, i) : 0.0F;
+    const int i = static_cast<int>(tid) + e * kLoaders;
+    q_part[e] = loads && i < a.K ? a.q.at(r, h / a.group_size, i) : 0.0F;
+    k_part[e] = loads && i < a.K ? a.k.at(r, h / a.group_size, i) : 0.0F;
     products[0] += q_part[e] * q_part[e];
     products[1] += k_part[e] * k_part[e];
     products[2] += q_part[e] * k_part[e];
@@ -157,14 +161,14 @@ __global__ __launch_bounds__(VectorsPerSlice* kRowGroups,
 #pragma unroll
   for (int p = 0; p < 3; ++p) {
     products[p] = warp_sum(products[p]);
-    if (tid % 32 == 0) warp_products[tid / 32][p] = products[p];
+    if (loads && tid % 32 == 0) warp_products[tid / 32][p] = products[p];
   }
   __syncthreads();
 #pragma unroll
   for (int p = 0; p < 3; ++p) {
     products[p] = warp_products[0][p];
 #pragma unroll
-    for (int w = 1; w < kWarps; ++w) products[p] += warp_products[w][p];
+    for (int w = 1; w < kLoaders / 32; ++w) products[p] += warp_products[w][p];
   }
   Norms norms{1.0F, 1.0F, products[1], products[2]};
   if (a.qk_l2norm) {
@@ -181,52 +185,54 @@ __global__ __launch_bounds__(VectorsPerSlice* kRowGroups,
   const float decay = expf(rule.log_decay);
 #pragma unroll
   for (int e = 0; e < kPerThread; ++e) {
-    const int i = static_cast<int>(tid) + e * kThreads;
-    if (i >= kRowGroups * RowsPerThread) continue;
+    const int i = static_cast<int>(tid) + e * kLoaders;
+    if (!loads || i >= kRowGroups * RowsPerThread) continue;
     q[i] = q_part[e] * norms.q;
     k[i] = k_part[e] * norms.k;
     x[i] = k[i] + rule.mix * q[i];
   }
   __syncthreads();
 
-  // x^T S and q^T S: sums over the rows of a thread, then over its warp, then over the warps.
-  Columns<N> x_dot_S{};
-  Columns<N> q_dot_S{};
+  // x^T S and q^T S: sums over the rows of a thread, over kSummed groups of them, then over all of these in order.
+  Columns<N> dots[2] = {};
 #pragma unroll
   for (int j = 0; j < RowsPerThread; ++j) {
     const float xi = x[row_group + j * kRowGroups];
     const float qi = q[row_group + j * kRowGroups];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      x_dot_S.values[i] = fmaf(xi, s[j].values[i], x_dot_S.values[i]);
-      q_dot_S.values[i] = fmaf(qi, s[j].values[i], q_dot_S.values[i]);
+      dots[0].values[i] = fmaf(xi, s[j].values[i], dots[0].values[i]);
+      dots[1].values[i] = fmaf(qi, s[j].values[i], dots[1].values[i]);
     }
   }
 #pragma unroll
   for (int step = VectorsPerSlice; step < 32; step *= 2) {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      x_dot_S.values[i] += __shfl_xor_sync(0xffffffffU, x_dot_S.values[i], step);
-      q_dot_S.values[i] += __shfl_xor_sync(0xffffffffU, q_dot_S.values[i], step);
+#pragma unroll
+      for (Columns<N>& dot : dots) dot.values[i] += __shfl_xor_sync(0xffffffffU, dot.values[i], step);
     }
   }
   if (tid % 32 < VectorsPerSlice) {
-    warp_dots[tid / 32][0][vector] = x_dot_S;
-    warp_dots[tid / 32][1][vector] = q_dot_S;
+    warp_dots[tid / 32][0][vector] = dots[0];
+    warp_dots[tid / 32][1][vector] = dots[1];
   }
   __syncthreads();
-  x_dot_S = warp_dots[0][0][vector];
-  q_dot_S = warp_dots[0][1][vector];
+  constexpr int kWarpsSummed = kSummed * VectorsPerSlice / 32;
 #pragma unroll
-  for (int w = 1; w < kWarps; ++w) {
-    const Columns<N> other_x = warp_dots[w][0][vector];
-    const Columns<N> other_q = warp_dots[w][1][vector];
+  for (int which = 0; which < 2; ++which) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      x_dot_S.values[i] += other_x.values[i];
-      q_dot_S.values[i] += other_q.values[i];
+    for (int w = 0; w < kWarps; w += kWarpsSummed) {
+      Columns<N> some = warp_dots[w][which][vector];
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        if (kWarpsSummed == 2) some.values[i] += warp_dots[w + kWarpsSummed - 1][which][vector].values[i];
+        dots[which].values[i] = w == 0 ? some.values[i] : dots[which].values[i] + some.values[i];
+      }
     }
   }
+  const Columns<N>& x_dot_S = dots[0];
+  const Columns<N>& q_dot_S = dots[1];
   float residual[N];
 #pragma unroll
   for (int i = 0; i < N; ++i) residual[i] = rule.write * v[i] - rule.erase * decay * x_dot_S.values[i];

@@ -149,11 +149,14 @@ T from_lane(const char* name, const T& value, int lane) {
 
 }  // namespace emulator
 
-enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeClusterDimension };
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
   struct {
     int programmaticStreamSerializationAllowed;
+    struct {
+      unsigned x, y, z;
+    } clusterDim;
   } val;
 };
 struct cudaLaunchConfig_t {
@@ -163,7 +166,7 @@ struct cudaLaunchConfig_t {
   cudaLaunchAttribute* attrs = nullptr;
   unsigned numAttrs = 0;
 };
-// Kernels run one after the other, whatever the attributes.
+// Kernels run one after the other, whatever the attributes; those that need clusters cannot run here.
 template <class... Parameters, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), const Args&... args) {
   emulator::launch(kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream)(args...);

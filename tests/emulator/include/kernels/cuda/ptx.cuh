@@ -9,6 +9,9 @@
 
 namespace qdelta::cuda::ptx {
 
+// For instructions that are not emulated, of kernels that do not run here.
+inline std::uint32_t shared_address(const void* /*pointer*/) { return 0; }
+
 inline float exp2_approx(float x) { return std::exp2(x); }
 inline float reciprocal_approx(float x) { return 1.0F / x; }
 inline void hide_from_compiler(unsigned& /*value*/) {}
