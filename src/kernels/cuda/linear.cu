@@ -42,7 +42,8 @@ __global__ __launch_bounds__(kBlockThreads) void gemv_kernel(Rows<T> x, Rows<T> 
 }
 
 bool fits_gemv(const LinearForward& args) {
-  return args.x.shape.elements() > 0 && args.w.extent(0) > 0 && aligned(args.x.dtype == DType::bf16 ? 8 : 4, {args.x, args.w});
+  return args.x.shape.elements() > 0 && args.w.extent(0) > 0 &&
+         aligned(args.x.dtype == DType::bf16 ? 8 : 4, {args.x, args.w});
 }
 
 void gemv(const Context& context, const LinearForward& args) {
