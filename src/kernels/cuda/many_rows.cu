@@ -146,7 +146,7 @@ struct ManyRows {
   // The sum of a slice.
   [[nodiscard]] __device__ float sum(int n, int i) const { return sums[0][n][i] + sums[1][n][i]; }
 
-  // All stages, one after the other; at(slice, add) when a slice is complete.
+  // All stages, one after the other; at_end(slice) when a slice is complete.
   template <class AtEnd>
   __device__ void run(const AtEnd& at_end) {
     Stage ahead = first();
@@ -196,15 +196,19 @@ struct ManyRows {
   using Vector = Pack<float, kVector>;
   [[nodiscard]] __device__ Vector total(int row, int output) const {
     const auto* own = reinterpret_cast<const Vector*>(shared + (row * kSumStride + output) * sizeof(float));
-    if constexpr (!kClusters) return *own;
-    Vector parts[kBlocks];
+    Vector sum{};
+    if constexpr (kClusters) {
+      Vector parts[kBlocks];
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) load_from_block(parts[i].values, own, i);
-    Vector sum = parts[0];
+      for (int i = 0; i < kBlocks; ++i) load_from_block(parts[i].values, own, i);
+      sum = parts[0];
 #pragma unroll
-    for (int i = 1; i < kBlocks; ++i) {
+      for (int i = 1; i < kBlocks; ++i) {
 #pragma unroll
-      for (int e = 0; e < kVector; ++e) sum.values[e] += parts[i].values[e];
+        for (int e = 0; e < kVector; ++e) sum.values[e] += parts[i].values[e];
+      }
+    } else {
+      sum = *own;
     }
     return sum;
   }
