@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <numeric>
 #include <span>
+#include <thread>
+#include <vector>
 
 #include "cli/cli.h"
 #include "cli/device_flags.h"
@@ -90,40 +94,81 @@ struct DemoResult {
   std::string checkpoint;
 };
 
+// A model that is trained: the place of its accuracies in the result of its rule.
+struct DemoRun {
+  DemoResult* result = nullptr;
+  std::size_t place = 0;
+  std::uint64_t seed = 0;
+};
+
 std::string run_name(Rule rule, std::uint64_t seed) { return fmt::format("{}-{}", traits_of(rule).name, seed); }
 
-void train_one(DemoResult& result, const DemoFlags& flags, std::uint64_t seed, const Device& device,
-               const std::atomic<bool>& stop) {
-  const std::string run = (std::filesystem::path(flags.out) / run_name(result.rule, seed)).string();
+void train_one(const DemoRun& demo, const DemoFlags& flags, const Device& device, const std::atomic<bool>& stop,
+               Progress& progress) {
+  DemoResult& result = *demo.result;
+  const std::string run = (std::filesystem::path(flags.out) / run_name(result.rule, demo.seed)).string();
   std::filesystem::remove_all(run);  // the demonstration starts afresh every time
   LanguageModel model(demo_model(result.rule));
-  initialise(model.layout(), seed, model.parameters());
-  MqarSource source(task_options(kTrained, seed));
+  initialise(model.layout(), demo.seed, model.parameters());
+  MqarSource source(task_options(kTrained, demo.seed));
 
   TrainingOptions options;
   options.out = run;
-  options.name = run_name(result.rule, seed);
+  options.name = run_name(result.rule, demo.seed);
   options.schedule = {5e-3, flags.steps / 20, flags.steps, 0.1};
   options.optimizer.epsilon = 1e-8F;
   options.eval_every = std::max<std::int64_t>(flags.steps / 6, 1);
   options.save_every = flags.steps;
   options.keep = 1;
   options.device = device;
-  const std::uint64_t test_seed = seed + 1'000'003;
+  const std::uint64_t test_seed = demo.seed + 1'000'003;
   const std::vector<TokenBatch> validation = examples_of(task_of(8, 2, 128), test_seed);
-  Progress progress;
   const TrainingOutcome outcome = run_training(model, source, validation, options, stop, progress);
 
-  result.parameters = model.layout().parameters();
-  result.checkpoint = outcome.checkpoint;
+  if (demo.place == 0) {
+    result.parameters = model.layout().parameters();
+    result.checkpoint = outcome.checkpoint;
+  }
   Trainer tester(model, {}, options.device);
   const auto test = [&](const auto& tasks, auto& accuracies) {
     for (std::size_t i = 0; i < tasks.size(); ++i) {
-      accuracies[i].push_back(tester.evaluate(examples_of(tasks[i], test_seed)).accuracy);
+      accuracies[i][demo.place] = tester.evaluate(examples_of(tasks[i], test_seed)).accuracy;
     }
   };
   test(kMoreOften, result.more_often);
   test(kMoreKeys, result.more_keys);
+}
+
+// On a CPU as many at a time as there are cores: a model has too little work for several. The first worker's are shown.
+void train_all(std::span<const DemoRun> runs, const DemoFlags& flags, const Device& device,
+               const std::atomic<bool>& stop) {
+  const std::size_t cores = device.gpu != nullptr ? 1 : std::max(1U, std::thread::hardware_concurrency());
+  const std::size_t workers =
+      std::min(runs.size(), std::max<std::size_t>(1, cores / static_cast<std::size_t>(device.threads)));
+  if (workers > 1) fmt::print("\n{} models at a time; this shows one of them:\n", workers);
+  std::fflush(stdout);
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> failed = false;
+  std::vector<std::exception_ptr> errors(workers);
+  const auto work = [&](std::size_t worker) {
+    try {
+      for (std::size_t i = next++; i < runs.size() && !stop && !failed; i = next++) {
+        Progress progress(worker == 0 ? 1 : -1);
+        train_one(runs[i], flags, device, stop, progress);
+      }
+    } catch (...) {
+      errors[worker] = std::current_exception();
+      failed = true;
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (std::size_t worker = 1; worker < workers; ++worker) others.emplace_back(work, worker);
+    work(0);
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
 }
 
 double mean_of(const std::vector<double>& values) {
@@ -213,17 +258,19 @@ void run_demo(DemoFlags& flags) {
       "only the last value of a key is right. Models of one layer and the same size train on the same {} batches;\n"
       "they differ only in the rule by which their memory S is written.\n\n",
       flags.steps);
-  std::vector<DemoResult> results;
-  for (const Rule rule : {Rule::q_delta, Rule::gated_delta, Rule::linear}) {
-    fmt::print("{}:  {}\n", traits_of(rule).title, traits_of(rule).formula);
-    std::fflush(stdout);
-    DemoResult& result = results.emplace_back();
-    result.rule = rule;
-    for (std::int64_t i = 0; i < flags.seeds; ++i) {
-      train_one(result, flags, flags.seed + static_cast<std::uint64_t>(i), device, stop.raised());
-      if (stop.raised()) fail(Status::invalid_argument, "stopped; what was trained so far is in {}", flags.out);
-    }
+  const std::array<Rule, 3> rules = {Rule::q_delta, Rule::gated_delta, Rule::linear};
+  const auto seeds = static_cast<std::size_t>(flags.seeds);
+  std::vector<DemoResult> results(rules.size());
+  std::vector<DemoRun> runs;
+  for (std::size_t r = 0; r < rules.size(); ++r) {
+    fmt::print("{}:  {}\n", traits_of(rules[r]).title, traits_of(rules[r]).formula);
+    results[r].rule = rules[r];
+    for (auto& accuracies : results[r].more_often) accuracies.resize(seeds);
+    for (auto& accuracies : results[r].more_keys) accuracies.resize(seeds);
+    for (std::size_t i = 0; i < seeds; ++i) runs.push_back({&results[r], i, flags.seed + i});
   }
+  train_all(runs, flags, device, stop.raised());
+  if (stop.raised()) fail(Status::invalid_argument, "stopped; what was trained so far is in {}", flags.out);
   print_tables(results, flags.seeds);
   const std::string picture = draw(results, flags.out);
   fmt::print(
