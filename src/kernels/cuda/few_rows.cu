@@ -1,7 +1,7 @@
 // A step's product (step_product.cuh) of a few rows, with what comes before and after it in one launch.
 //
-// Bound by reading w once. A block has 8 rows of w for each group of its warps, and the warps of a group have a slice
-// of the inner dimension each. For silu(gate) up one of two groups has rows of gate, the other the same of up.
+// Bound by reading w once. A block has a tile of rows of w, 8 or 16 (for silu(gate) up 8 of gate and the same of up),
+// each of its warps a slice of the inner dimension: the weights are A of m16n8k16, the rows of x the columns of B.
 //
 // Weights, norm weights and the convolution's state do not come from the kernel ahead: the first of them are loaded
 // into registers, the rest into L2, before it is waited for.

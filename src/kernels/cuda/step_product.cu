@@ -4,8 +4,7 @@
 namespace qdelta::cuda {
 namespace {
 
-// Rows normalised in a launch of their own, with the bits that they have in a product's
-// ---------------------------------
+// What is not in a product of many rows, with the bits that it has in one of few -------------------------------------
 
 __global__ __launch_bounds__(kBlockThreads) void norm_rows_kernel(const __grid_constant__ StepProductArgs a) {
   __shared__ float sums[kBlockThreads / 32][1];
@@ -42,8 +41,7 @@ __global__ __launch_bounds__(kBlockThreads) void conv_rows_kernel(const __grid_c
   }
 }
 
-// Whether shapes, types and alignments fit
-// ------------------------------------------------------------------------------
+// Whether shapes, types and alignments fit ---------------------------------------------------------------------------
 
 // Rows of 16 bytes.
 bool wide(const ConstTensorView& view) { return aligned(16 / static_cast<int>(size_of(view.dtype)), {view}); }
@@ -82,8 +80,7 @@ bool fits_few(const Context& context, std::int64_t rows, std::int64_t inner) {
          static_cast<std::size_t>(std::min<std::int64_t>(kMostFewRowsShared, context.shared_memory() - (16 << 10)));
 }
 
-// Arguments
-// -------------------------------------------------------------------------------------------------------------
+// Arguments ----------------------------------------------------------------------------------------------------------
 
 void set_conv(StepProductArgs& a, const ShortConvForward& conv) {
   const TensorView& state = conv.state;
