@@ -2,9 +2,8 @@
 // all sequences that have read theirs take one step together, a token each. Memory does not depend on how long anything
 // is. What to read when is the caller's to decide.
 //
-// A sequence's tokens do not depend on the others: it has its own random numbers, and its prompt is cut into pieces of
-// its own. On the CPU it has the same bits in any company. On a GPU the others can change how the products of a step
-// round, where the library behind them chooses another order of summation for another number of rows.
+// What a sequence gets does not depend on the others, to the bit: it has its own random numbers, its prompt is cut into
+// pieces of its own, and rows of a step are summed up as each would be alone (kernels/row_blocks.h).
 #pragma once
 
 #include <cstdint>

@@ -219,6 +219,14 @@ TEST_F(ModelOnGpu, DecodeStepsGiveEachSequenceWhatItGetsAlone) {
   }
 }
 
+TEST_F(ModelOnGpu, DecodeStepsHaveTheSameBitsInAnyCompany) {
+  for (const char* mixer : {"q_delta", "linear", "mamba", "mamba2"}) {
+    SCOPED_TRACE(mixer);
+    expect_bits_as_alone(device(DType::f32), mixer);
+    expect_bits_as_alone(device(DType::bf16), mixer);
+  }
+}
+
 // A sequence has its random numbers, whether those before it go on or end at once.
 TEST_F(ModelOnGpu, SampledTextDoesNotDependOnTheOthers) {
   const ByteTokenizer tokenizer;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "infer/decode_step.h"
 #include "infer/generating_case.h"
@@ -48,6 +49,41 @@ inline void expect_steps_as_alone(const Device& device, std::string_view mixer, 
     const std::vector<std::int64_t> offsets{0, 30};
     Tensor logits(DType::f32, {1, model->config().vocab_size});
     other.last_logits({prompt, offsets}, logits.view());
+  }
+}
+
+// The same to the last bit, in batches up to some forty.
+inline void expect_bits_as_alone(const Device& device, std::string_view mixer) {
+  constexpr std::int64_t kSlots = 40;
+  const auto model = speaking_model(speaking_config(mixer));
+  const auto width = static_cast<std::size_t>(model->config().vocab_size);
+  const auto weights = std::make_shared<DeviceWeights>(*model, device);
+  ModelStates together(model->config(), kSlots, device), alone(model->config(), kSlots, device);
+  Sampler sampler(device, kSlots, model->config().vocab_size);
+  for (std::int64_t slot = 0; slot < kSlots; ++slot) sampler.start(slot, {.options = {.temperature = 0}}, {});
+  DecodeStep step(*model, weights, together, sampler, kSlots);
+  DecodeStep single(*model, weights, alone, sampler, 1);
+  const auto logits_of = [&](DecodeStep& stepper, std::vector<std::int64_t> slots, std::vector<std::int32_t> tokens) {
+    std::vector<float> logits(tokens.size() * width, NAN);
+    stepper.run(slots, tokens);
+    download(device, logits.data(), stepper.logits().data, logits.size() * sizeof(float));
+    return logits;
+  };
+  Random random(6);
+  for (const std::int64_t size : {1, 40, 2, 17, 9, 40, 3, 33}) {
+    std::vector<std::int64_t> slots;
+    std::vector<std::int32_t> tokens;
+    for (std::int64_t i = 0; i < size; ++i) {
+      slots.push_back((7 * i + size) % kSlots);
+      tokens.push_back(static_cast<std::int32_t>(random.integer(97, 122)));
+    }
+    const std::vector<float> got = logits_of(step, slots, tokens);
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const auto mine = got.begin() + static_cast<std::ptrdiff_t>(i * width);
+      EXPECT_TRUE(std::ranges::equal(logits_of(single, {slots[i]}, {tokens[i]}),
+                                     std::span(mine, mine + static_cast<std::ptrdiff_t>(width))))
+          << "slot " << slots[i] << " of " << size;
+    }
   }
 }
 

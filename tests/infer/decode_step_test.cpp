@@ -1,4 +1,5 @@
 #include "infer/decode_step_case.h"
+#include "mixers.h"
 
 namespace qdelta::testing {
 namespace {
@@ -7,6 +8,13 @@ TEST(DecodeStep, GivesEachSequenceWhatItGetsAlone) {
   for (const char* mixer : {"q_delta", "linear", "mamba"}) {
     SCOPED_TRACE(mixer);
     expect_steps_as_alone({1}, mixer, 1e-6);
+  }
+}
+
+TEST(DecodeStep, HasTheSameBitsInAnyCompany) {
+  for (const std::string& mixer : all_mixers()) {
+    SCOPED_TRACE(mixer);
+    expect_bits_as_alone({2}, mixer);
   }
 }
 
