@@ -18,6 +18,7 @@
 #include "cli/device_flags.h"
 #include "cli/stop_signal.h"
 #include "cli/validators.h"
+#include "core/threads.h"
 #include "data/mqar.h"
 #include "plot/figure.h"
 #include "rule/rule.h"
@@ -142,9 +143,8 @@ void train_one(const DemoRun& demo, const DemoFlags& flags, const Device& device
 // On a CPU as many at a time as there are cores: a model has too little work for several. The first worker's are shown.
 void train_all(std::span<const DemoRun> runs, const DemoFlags& flags, const Device& device,
                const std::atomic<bool>& stop) {
-  const std::size_t cores = device.gpu != nullptr ? 1 : std::max(1U, std::thread::hardware_concurrency());
-  const std::size_t workers =
-      std::min(runs.size(), std::max<std::size_t>(1, cores / static_cast<std::size_t>(device.threads)));
+  const int at_a_time = device.gpu != nullptr ? 1 : std::max(1, thread_count(0) / thread_count(device.threads));
+  const std::size_t workers = std::min(runs.size(), static_cast<std::size_t>(at_a_time));
   if (workers > 1) fmt::print("\n{} models at a time; this shows one of them:\n", workers);
   std::fflush(stdout);
   std::atomic<std::size_t> next = 0;

@@ -356,42 +356,23 @@ View rows_of(View view, std::int64_t r, std::int64_t rows) {
 
 MlpStep rows_of(const MlpStep& all, std::int64_t r, std::int64_t rows) {
   MlpStep some = all;
-  some.norm.x = rows_of(all.norm.x, r, rows);
-  some.norm.y = rows_of(all.norm.y, r, rows);
-  some.gate_up.x = rows_of(all.gate_up.x, r, rows);
-  some.gate_up.y = rows_of(all.gate_up.y, r, rows);
-  some.swiglu.gate = rows_of(all.swiglu.gate, r, rows);
-  some.swiglu.up = rows_of(all.swiglu.up, r, rows);
-  some.swiglu.y = rows_of(all.swiglu.y, r, rows);
-  some.down.x = rows_of(all.down.x, r, rows);
-  some.down.y = rows_of(all.down.y, r, rows);
-  some.down.add = rows_of(all.down.add, r, rows);
+  const auto cut = [&](auto&... views) { ((views = rows_of(views, r, rows)), ...); };
+  cut(some.norm.x, some.norm.y, some.gate_up.x, some.gate_up.y, some.swiglu.gate, some.swiglu.up, some.swiglu.y);
+  cut(some.down.x, some.down.y, some.down.add);
   return some;
 }
 
 MixerStep rows_of(const MixerStep& all, std::int64_t r, std::int64_t rows) {
   MixerStep some = all;
-  some.norm.x = rows_of(all.norm.x, r, rows);
-  some.norm.y = rows_of(all.norm.y, r, rows);
-  some.project.x = rows_of(all.project.x, r, rows);
-  some.project.y = rows_of(all.project.y, r, rows);
-  some.conv.x = rows_of(all.conv.x, r, rows);
-  some.conv.y = rows_of(all.conv.y, r, rows);
+  const auto cut = [&](auto&... views) { ((views = rows_of(views, r, rows)), ...); };
+  cut(some.norm.x, some.norm.y, some.project.x, some.project.y, some.conv.x, some.conv.y);
   some.conv.slots = all.conv.slots.subspan(static_cast<std::size_t>(r), static_cast<std::size_t>(rows));
   some.conv.offsets = all.conv.offsets.first(static_cast<std::size_t>(rows) + 1);
-  for (auto* gate : {&some.gates.a, &some.gates.b, &some.gates.l}) *gate = rows_of(*gate, r, rows);
-  for (auto* gate : {&some.gates.g, &some.gates.beta, &some.gates.lambda}) *gate = rows_of(*gate, r, rows);
-  for (auto* view : {&some.recurrence.q, &some.recurrence.k, &some.recurrence.v}) *view = rows_of(*view, r, rows);
-  for (auto* view : {&some.recurrence.g, &some.recurrence.beta, &some.recurrence.lambda, &some.recurrence.index}) {
-    *view = rows_of(*view, r, rows);
-  }
-  some.recurrence.o = rows_of(all.recurrence.o, r, rows);
-  some.out_norm.x = rows_of(all.out_norm.x, r, rows);
-  some.out_norm.gate = rows_of(all.out_norm.gate, r, rows);
-  some.out_norm.y = rows_of(all.out_norm.y, r, rows);
-  some.out.x = rows_of(all.out.x, r, rows);
-  some.out.y = rows_of(all.out.y, r, rows);
-  some.out.add = rows_of(all.out.add, r, rows);
+  GatesForward& gates = some.gates;
+  cut(gates.a, gates.b, gates.l, gates.g, gates.beta, gates.lambda);
+  RecurrenceStep& step = some.recurrence;
+  cut(step.q, step.k, step.v, step.g, step.beta, step.lambda, step.index, step.o);
+  cut(some.out_norm.x, some.out_norm.gate, some.out_norm.y, some.out.x, some.out.y, some.out.add);
   return some;
 }
 

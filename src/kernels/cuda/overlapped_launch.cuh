@@ -25,12 +25,14 @@ __device__ inline void prefetch_bytes([[maybe_unused]] const void* from, [[maybe
 
 }  // namespace ptx
 
-// Whether a GPU has what it takes.
-inline bool can_overlap(const Context& context) {
+// Compute capability, its first number.
+inline int capability_of(const Context& context) {
   int major = 0;
   QDELTA_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, context.ordinal()));
-  return major >= 9;
+  return major;
 }
+// Whether a GPU has what it takes.
+inline bool can_overlap(const Context& context) { return capability_of(context) >= 9; }
 
 // Launches a kernel that begins with ptx::wait_for_previous(), or has it before all that depends on other kernels, in
 // clusters of so many blocks. Under OverlappedLaunches it may start while the one ahead still runs.

@@ -68,11 +68,7 @@ bool fits_after(const StepProduct& p) {
          (!p.conv->state || p.conv->state.dtype == DType::f32);
 }
 
-bool has_wgmma(const Context& context) {
-  int major = 0;
-  QDELTA_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, context.ordinal()));
-  return major == 9;
-}
+bool has_wgmma(const Context& context) { return capability_of(context) == 9; }
 
 // Whether a block has room for so many rows in few_rows_product.
 bool fits_few(const Context& context, std::int64_t rows, std::int64_t inner) {

@@ -11,8 +11,11 @@
 
 namespace qdelta::cuda {
 
+// Code for another architecture that runs on 9.0 all the same (PTX of 8.0) ends with an error, not with wrong numbers.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define QDELTA_WGMMA_ASM(...) asm volatile(__VA_ARGS__)
+#elif defined(__CUDA_ARCH__)
+#define QDELTA_WGMMA_ASM(...) __trap()
 #else
 #define QDELTA_WGMMA_ASM(...)
 #endif
