@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from qdelta import ops  # noqa: E402
+from qdelta.ops import _eager  # noqa: E402
 from recurrence_cases import DEVICES, RULES, gates_of, make_inputs, relative  # noqa: E402
 
 devices = pytest.mark.parametrize("device", DEVICES)
@@ -190,6 +191,96 @@ def test_a_backward_without_what_the_forward_saves_is_refused():
     o, *_ = torch.ops.qdelta.recurrence(*tensors[:-1], False)
     with pytest.raises(RuntimeError, match="save=True"):
         o.sum().backward()
+
+
+# Calls like the one before, which are not looked at again ---------------------------------------------------------------
+
+
+NAMES = ("q", "k", "v", "g", "beta", "lamb")
+
+
+def q_delta(inputs):
+    return ops.chunk_q_delta_rule(*[inputs[n] for n in NAMES], use_qk_l2norm_in_kernel=True)[0]
+
+
+def learned(device="cpu", dtype=torch.float32, **shape) -> dict:
+    """Inputs that were called with often enough to be known."""
+    inputs = make_inputs(device, dtype, **shape)
+    for _ in range(3):
+        q_delta(inputs)
+    assert _eager.like_the_last("q_delta", *[inputs[n] for n in NAMES], None, None) is not None
+    return inputs
+
+
+@devices
+def test_a_known_call_gives_the_same_bits(device):
+    inputs = make_inputs(device)
+    wanted = q_delta(inputs)
+    learned(device)
+    assert torch.equal(q_delta(inputs), wanted)
+    # Gradients are recorded though nobody asked for any so far.
+    for name in NAMES:
+        leaf = inputs[name].clone().requires_grad_()
+        o = q_delta({**inputs, name: leaf})
+        o.sum().backward()
+        assert relative(o, wanted) < 1e-5 and leaf.grad is not None  # on the CPU in another form
+        with torch.no_grad():
+            assert not q_delta({**inputs, name: leaf}).requires_grad
+
+
+@devices
+@pytest.mark.parametrize("name", NAMES)
+def test_inputs_that_differ_from_those_of_a_known_call(name, device):
+    inputs = learned(device)
+    wanted = q_delta(inputs)
+    wide = torch.stack([inputs[name], torch.full_like(inputs[name], torch.nan)], -1)[..., 0]
+    assert torch.equal(q_delta({**inputs, name: wide}), wanted)
+    rounded = q_delta({**inputs, name: inputs[name].bfloat16()})
+    assert 0 < relative(rounded, wanted) < 2e-2
+    for change in (lambda x: x[:, :-1], lambda x: x.double(), lambda x: x.to("meta"), lambda x: x.tolist()):
+        with pytest.raises((ValueError, TypeError)):
+            q_delta({**learned(device), name: change(inputs[name])})
+    left = []  # a tensor that a transform has left behind
+    torch.func.grad(lambda x: left.append(x * 1) or x.sum())(learned(device)[name])
+    assert relative(q_delta({**inputs, name: left[0]}), wanted) < 1e-5
+
+
+@devices
+def test_modes_around_a_known_call(device):
+    inputs = learned(device)
+    with torch.autocast(device, torch.bfloat16):
+        assert q_delta(inputs).dtype == torch.bfloat16
+        half = {**inputs, **{n: inputs[n].bfloat16() for n in ("q", "k", "v")}}
+        for _ in range(3):
+            assert q_delta(half).dtype == torch.bfloat16
+    with pytest.raises(TypeError, match="autocast"), torch.autocast(device, torch.float16):
+        q_delta(half)
+    assert q_delta(learned(device)).dtype == torch.float32
+
+    class Functions(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            called.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    class Dispatch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            called.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    for mode in (Functions, Dispatch):
+        called = []
+        with mode():
+            q_delta(inputs)
+        assert any("qdelta.recurrence" in name or "qdelta::recurrence" in name for name in called), mode
+
+
+@devices
+def test_known_calls_of_two_shapes_in_turn(device):
+    """As of a model in training that is evaluated on other lengths in between."""
+    cases = [make_inputs(device, T=T, seed=T) for T in (60, 70)]
+    wanted = [q_delta(inputs) for inputs in cases]
+    for n in (0, 0, 0, 1, 0, 1, 1, 1, 0):
+        assert torch.equal(q_delta(cases[n]), wanted[n])
 
 
 # On a GPU ------------------------------------------------------------------------------------------------------------

@@ -38,7 +38,11 @@ def rule_number(rule: str) -> int:
     try:
         return _RULE_NUMBERS[rule]
     except (KeyError, TypeError):
-        raise ValueError(f"rule is {rule!r}, expected one of {', '.join(RULES)}") from None
+        raise no_rule(rule) from None
+
+
+def no_rule(rule) -> ValueError:
+    return ValueError(f"rule is {rule!r}, expected one of {', '.join(RULES)}")
 
 
 # Plans ---------------------------------------------------------------------------------------------------------------
@@ -259,15 +263,10 @@ def _threads(geometry: Geometry) -> int:
     return 0 if geometry.is_cuda else torch.get_num_threads()
 
 
-def _bind_inputs(plan: Plan, geometry: Geometry, tensors: tuple, offsets: Tensor | None):
-    """Returns what must live until the call is queued."""
-    plan.bind(tensors)
-    zero = None
-    if tensors[3] is None:
-        zero = zero_on(geometry.device)
-        plan.place(3, zero.data_ptr())
-    if offsets is not None:
-        plan.place(7, offsets.data_ptr())
+def _place_zero(plan: Plan, geometry: Geometry) -> Tensor:
+    """In the place of g. Returns what must live until the call is queued."""
+    zero = zero_on(geometry.device)
+    plan.place(3, zero.data_ptr())
     return zero
 
 
@@ -290,8 +289,8 @@ def forward(
         ]
         options = geometry.new_options(rule, scale, qk_l2norm, threads)
         plan = Plan(described, (_library.Inputs, _library.Outputs), options)
-    zero = _bind_inputs(plan, geometry, tensors, offsets)
-    plan.bind((o, ht), 8)
+    plan.bind((*tensors, offsets, o, ht))
+    zero = _place_zero(plan, geometry) if tensors[3] is None else None
     if states:
         _place_saved(plan, geometry, states, saved, count, rule)
     plan.run(geometry, library.qdelta_forward, library.qdelta_forward_workspace)
@@ -328,8 +327,8 @@ def backward(
         ]
         options = geometry.new_options(rule, scale, qk_l2norm, threads)
         plan = Plan(described, (_library.Inputs, _library.OutputGradients, _library.InputGradients), options)
-    zero = _bind_inputs(plan, geometry, tensors, offsets)
-    plan.bind((do, dht), 8)
+    plan.bind((*tensors, offsets, do, dht))
+    zero = _place_zero(plan, geometry) if tensors[3] is None else None
     _place_saved(plan, geometry, states, saved, count, rule)
     plan.bind(gradients, 11)
     plan.run(geometry, library.qdelta_backward, library.qdelta_backward_workspace)
@@ -355,12 +354,8 @@ def step(geometry: Geometry, tensors: tuple, states: Tensor, o: Tensor, rule: in
             ("o", (o.shape[0], *o.shape[2:]), None, o.dtype),
         ]
         plan = Plan(described, (_library.StepArguments,), geometry.new_options(rule, scale, qk_l2norm, threads))
-    zero = None
-    plan.bind(tensors[:6])
-    if tensors[3] is None:
-        zero = zero_on(geometry.device)
-        plan.place(3, zero.data_ptr())
-    plan.bind((states, None, o), 6)
+    plan.bind((*tensors[:6], states, None, o))
+    zero = _place_zero(plan, geometry) if tensors[3] is None else None
     plan.run(geometry, library.qdelta_step)
     del zero
     plans.append(plan)

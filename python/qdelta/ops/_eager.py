@@ -15,12 +15,14 @@ from ._call import Geometry, Kept, Tensor
 
 
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_is_grad_enabled = torch.is_grad_enabled
+_is_function_mode_enabled = torch._C._is_torch_function_mode_enabled
 
 
 def is_plain(tensors: tuple, cu_seqlens: Tensor | None) -> bool:
     """Whether nothing has to see the call but autograd: no tracing, no subclass of tensors, no mode, no transform, not even
     a tensor that a transform has left behind. Whatever is no tensor is not plain either."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_torch_function_mode_enabled():
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or _is_function_mode_enabled():
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return False
@@ -35,13 +37,92 @@ def is_plain(tensors: tuple, cu_seqlens: Tensor | None) -> bool:
 
 
 def _needs_gradient(q, k, v, g, beta, lamb, initial_state) -> bool:
-    return torch.is_grad_enabled() and (
+    return _is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad
         or (g is not None and g.requires_grad)
         or (beta is not None and beta.requires_grad)
         or (lamb is not None and lamb.requires_grad)
         or (initial_state is not None and initial_state.requires_grad)
     )  # fmt: skip
+
+
+# Inputs like those of the call before -----------------------------------------------------------------------------------
+
+
+def _is_unlike(*tensors) -> bool:
+    return False
+
+
+class Last:
+    """The last inputs of a rule's calls. `is_like` says of others whether they are like these in everything but their values: in
+    all that is_plain looks for, that may be wrong with arguments, and that makes a Geometry. Never changed, for threads share it."""
+
+    __slots__ = ("autocast", "geometry", "is_like", "needs_gradient", "rule")
+
+    def __init__(self, rule: int, geometry: Geometry | None, needs_gradient: bool, autocast: str | None, is_like=_is_unlike):
+        self.rule = rule
+        self.geometry = geometry
+        self.needs_gradient = needs_gradient
+        self.autocast = autocast  # of which kind of device, where it was on
+        self.is_like = is_like
+
+
+# In the places of g, beta, lamb, initial_state and cu_seqlens where they are not given.
+_NONE = _NO_G, _NO_BETA, _NO_LAMB, _NO_STATE, _NO_OFFSETS = [torch.empty((), device="cpu") for _ in range(5)]
+
+
+def _guard(given: tuple, cu_seqlens: Tensor | None):
+    """What torch.compile asks before it runs compiled code: the same classes, dispatch keys (and so devices, modes, transforms,
+    autocast), types, extents, strides and need of gradients, of all tensors in one call. It is PyTorch's own: where it has changed
+    we do without."""
+    rest = zip((*given[3:], cu_seqlens), _NONE, strict=True)
+    tensors = [*given[:3], *[none if tensor is None else tensor for tensor, none in rest]]
+    sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
+    try:
+        return torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    except (AttributeError, TypeError, RuntimeError):
+        return _is_unlike
+
+
+# Of every rule; where gradients may be recorded, and where not.
+_last_recorded, _last_plain = (
+    {rule: Last(number, None, False, None) for number, rule in enumerate(_call.RULES)} for _ in range(2)
+)
+
+
+def like_the_last(rule: str, q, k, v, g, beta, lamb, initial_state, cu_seqlens) -> Last | None:
+    """The last call of this rule, if it had inputs like these. Not for torch.compile to trace."""
+    try:
+        last = (_last_recorded if _is_grad_enabled() else _last_plain)[rule]
+    except (KeyError, TypeError):
+        raise _call.no_rule(rule) from None
+    if _is_function_mode_enabled() or not last.is_like(
+        q, k, v,
+        _NO_G if g is None else g,
+        _NO_BETA if beta is None else beta,
+        _NO_LAMB if lamb is None else lamb,
+        _NO_STATE if initial_state is None else initial_state,
+        _NO_OFFSETS if cu_seqlens is None else cu_seqlens,
+    ):  # fmt: skip
+        return None
+    if last.autocast is not None and torch.get_autocast_dtype(last.autocast) != torch.bfloat16:
+        return None
+    return last
+
+
+def _remember(rule: str, given: tuple, cu_seqlens: Tensor | None, geometry: Geometry) -> Last:
+    """Learns inputs that come twice running: where extents differ from call to call it would be in vain."""
+    of_rules = _last_recorded if _is_grad_enabled() else _last_plain
+    before = of_rules[rule]
+    come_twice = before.geometry is geometry and before.is_like is _is_unlike
+    kind = "cuda" if geometry.is_cuda else "cpu"
+    autocast = kind if torch.is_autocast_enabled(kind) else None
+    is_like = _guard(given, cu_seqlens) if come_twice else _is_unlike
+    last = of_rules[rule] = Last(before.rule, geometry, _needs_gradient(*given), autocast, is_like)
+    return last
+
+
+# The recurrence ---------------------------------------------------------------------------------------------------------
 
 
 def recurrence(
@@ -52,9 +133,16 @@ def recurrence(
     if geometry.strided_rows:
         given = tuple(map(_call.rows_contiguous, given))
         geometry = _call.geometry_of(*given, cu_seqlens, check_arguments)
-    options = (_call.rule_number(rule), geometry.scale if scale is None else scale, qk_l2norm)
-    if _needs_gradient(*given):
-        results = _record(*given, cu_seqlens, geometry, options, final_state)
+    return run(_remember(rule, given, cu_seqlens, geometry), given, cu_seqlens, scale, qk_l2norm, final_state)
+
+
+def run(
+    like: Last, given: tuple, cu_seqlens: Tensor | None, scale: float | None, qk_l2norm: bool, final_state: bool
+) -> tuple:
+    geometry = like.geometry
+    options = (like.rule, geometry.scale if scale is None else scale, qk_l2norm)
+    if like.needs_gradient:
+        results = _record(*given, (geometry, cu_seqlens, options, final_state))
         return results if final_state else (results, None)
     if geometry.is_one_token:
         return step(geometry, given, options, final_state)
@@ -97,9 +185,10 @@ def _places(memory: Tensor, kept: Kept) -> tuple[int, int, int]:
 
 
 def _gradients(ctx, do: Tensor | None, dht: Tensor | None = None) -> tuple:
-    *given, cu_seqlens, memory = ctx.saved_tensors
+    q, k, v, g, beta, lamb, initial_state, cu_seqlens, memory = ctx.saved_tensors
+    given = (q, k, v, g, beta, lamb, initial_state)
+    # They may come back otherwise than they went: a hook may have kept them in another place.
     geometry = _call.geometry_of(*given, cu_seqlens, check_arguments)
-    q, k, v, g, beta, lamb, initial_state = given
     if do is None:
         do = torch.zeros_like(v)
     if geometry.is_cuda:
@@ -117,9 +206,9 @@ def _gradients(ctx, do: Tensor | None, dht: Tensor | None = None) -> tuple:
     )
     offsets = _call.host_offsets(cu_seqlens)
     kept = geometry.kept(ctx.options[0], ctx.options[2], offsets)
-    _call.backward(geometry, tuple(given), offsets, do, dht, *_places(memory, kept), gradients, *ctx.options)
+    _call.backward(geometry, given, offsets, do, dht, *_places(memory, kept), gradients, *ctx.options)
     needed = [d if wanted else None for wanted, d in zip(ctx.needs_input_grad, gradients, strict=False)]
-    return (*needed, None, None, None, None)
+    return (*needed, None)
 
 
 _gradients_once = once_differentiable(_gradients)
@@ -129,7 +218,9 @@ class QDeltaRecurrence(torch.autograd.Function):
     """(o, states on exit), or o alone."""
 
     @staticmethod
-    def forward(ctx, q, k, v, g, beta, lamb, initial_state, cu_seqlens, geometry, options, final_state):
+    def forward(ctx, q, k, v, g, beta, lamb, initial_state, call):
+        # What is no tensor to differentiate is one argument: PyTorch looks at each.
+        geometry, cu_seqlens, options, final_state = call
         given = (q, k, v, g, beta, lamb, initial_state)
         o, ht, memory = _forward(geometry, given, _call.host_offsets(cu_seqlens), options, final_state, save=True)
         ctx.save_for_backward(q, k, v, g, beta, lamb, initial_state, cu_seqlens, memory)

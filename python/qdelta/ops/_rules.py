@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch.compiler import is_compiling
 
 from . import _eager, _registered
 from ._arguments import check_arguments
@@ -60,23 +61,34 @@ def recurrence(
     does not read them; a missing g is no decay."""
     if state_v_first and initial_state is not None:
         initial_state = initial_state.transpose(-1, -2)
-    given = (q, k, v, g, beta, lamb, initial_state)
-    plain = _eager.is_plain(given, cu_seqlens)
-    if not plain:
-        check_arguments(*given, cu_seqlens)
-    kind = "cuda" if q.is_cuda else "cpu"
-    if torch.is_autocast_enabled(kind):
-        given = _cast_for_autocast(given, cu_seqlens, kind)
-    if initial_state is not None and initial_state.dtype == torch.bfloat16:
-        given = (*given[:6], initial_state.float())
     if scale is not None:
         if scale == 0:
             raise ValueError("scale is 0: all outputs would be zero")
         scale = float(scale)
+    given = (q, k, v, g, beta, lamb, initial_state)
     offsets = cu_seqlens if cu_seqlens_cpu is None or cu_seqlens is None else cu_seqlens_cpu
-    run = _eager.recurrence if plain else _registered.recurrence
-    o, ht = run(given, offsets, rule, scale, bool(use_qk_l2norm_in_kernel), bool(output_final_state))
+    options = (scale, bool(use_qk_l2norm_in_kernel), bool(output_final_state))
+    like = None if is_compiling() else _eager.like_the_last(rule, q, k, v, g, beta, lamb, initial_state, offsets)
+    if like is None:
+        o, ht = _looked_up(given, offsets, rule, *options)
+    else:
+        o, ht = _eager.run(like, given, offsets, *options)
     return o, ht.transpose(-1, -2) if state_v_first and output_final_state else ht
+
+
+def _looked_up(given: tuple, offsets: Tensor | None, rule: str, scale: float | None, qk_l2norm: bool, final_state: bool) -> tuple:
+    """A call of which nothing is known yet."""
+    plain = _eager.is_plain(given, offsets)
+    if not plain:
+        check_arguments(*given, offsets)
+    kind = "cuda" if given[0].is_cuda else "cpu"
+    if torch.is_autocast_enabled(kind):
+        given = _cast_for_autocast(given, offsets, kind)
+    initial_state = given[6]
+    if initial_state is not None and initial_state.dtype == torch.bfloat16:
+        given = (*given[:6], initial_state.float())
+    run = _eager.recurrence if plain else _registered.recurrence
+    return run(given, offsets, rule, scale, qk_l2norm, final_state)
 
 
 # Q-Delta ---------------------------------------------------------------------------------------------------------------
