@@ -41,6 +41,21 @@ def test_types(name, dtype, device):
         call(inputs)
 
 
+@pytest.mark.filterwarnings("ignore")  # that PyTorch's nested and CSR tensors are prototypes
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("name", (*NAMES, "initial_state"))
+def test_layouts(name, known):
+    inputs = make_inputs()
+    for _ in range(3 if known else 0):
+        call(inputs)
+    x = inputs[name]
+    dense = torch.strided
+    jagged = torch.nested.nested_tensor([*x], layout=torch.jagged)
+    for other in (x.to_sparse(), x.reshape(-1, x.shape[-1]).to_sparse_csr(), torch.nested.nested_tensor([*x], layout=dense), jagged):
+        with pytest.raises(TypeError, match=f"^{name} is .* dense"):
+            call({**inputs, name: other})
+
+
 @pytest.mark.parametrize("name", (*NAMES, "initial_state"))
 def test_devices(name):
     inputs = make_inputs()

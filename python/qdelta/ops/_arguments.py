@@ -7,11 +7,23 @@ import torch
 Tensor = torch.Tensor
 
 
+def is_dense(tensor: Tensor) -> bool:
+    """Neither sparse nor nested nor of another layout that has no strides."""
+    return tensor.layout == torch.strided and not tensor.is_nested
+
+
+def _check_kind(name: str, tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} is {type(tensor).__name__}, expected a tensor")
+    if not is_dense(tensor):
+        kind = "nested" if tensor.is_nested else str(tensor.layout)
+        raise TypeError(f"{name} is {kind}, expected a dense tensor (torch.strided)")
+
+
 def _check(name: str, tensor: Tensor | None, q: Tensor, shape: tuple, axes: str) -> None:
     if tensor is None:
         return
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} is {type(tensor).__name__}, expected a tensor")
+    _check_kind(name, tensor)
     if tensor.device != q.device:
         raise ValueError(f"{name} is on {tensor.device}, but q is on {q.device}")
     if tuple(tensor.shape) != shape:
@@ -22,8 +34,7 @@ def _check(name: str, tensor: Tensor | None, q: Tensor, shape: tuple, axes: str)
 
 def check_arguments(q, k, v, g, beta, lamb, initial_state, cu_seqlens) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} is {type(tensor).__name__}, expected a tensor")
+        _check_kind(name, tensor)
         if tensor.dim() != 4:
             raise ValueError(f"{name} has shape {list(tensor.shape)}, expected [B, T, H, width]")
     if q.device.type not in ("cpu", "cuda"):
@@ -41,8 +52,7 @@ def check_arguments(q, k, v, g, beta, lamb, initial_state, cu_seqlens) -> None:
         _check(name, gate, q, (B, T, HV), "[B, T, HV]")
     N = B
     if cu_seqlens is not None:
-        if not isinstance(cu_seqlens, Tensor):
-            raise TypeError(f"cu_seqlens is {type(cu_seqlens).__name__}, expected a tensor")
+        _check_kind("cu_seqlens", cu_seqlens)
         if B != 1:
             raise ValueError(f"with cu_seqlens the sequences are packed into one row, but q has batch {B}")
         if cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64):

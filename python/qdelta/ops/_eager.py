@@ -10,7 +10,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import _call
-from ._arguments import check_arguments
+from ._arguments import check_arguments, is_dense
 from ._call import Geometry, Kept, Tensor
 
 
@@ -21,7 +21,7 @@ _is_function_mode_enabled = torch._C._is_torch_function_mode_enabled
 
 def is_plain(tensors: tuple, cu_seqlens: Tensor | None) -> bool:
     """Whether nothing has to see the call but autograd: no tracing, no subclass of tensors, no mode, no transform, not even
-    a tensor that a transform has left behind. Whatever is no tensor is not plain either."""
+    a tensor that a transform has left behind. Whatever is no dense tensor is not plain either."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or _is_function_mode_enabled():
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -33,7 +33,9 @@ def is_plain(tensors: tuple, cu_seqlens: Tensor | None) -> bool:
             continue
         if (type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter) or _is_wrapped(tensor):
             return False
-    return cu_seqlens is None or type(cu_seqlens) is Tensor
+        if not is_dense(tensor):
+            return False
+    return cu_seqlens is None or (type(cu_seqlens) is Tensor and is_dense(cu_seqlens))
 
 
 def _needs_gradient(q, k, v, g, beta, lamb, initial_state) -> bool:
@@ -96,14 +98,20 @@ def like_the_last(rule: str, q, k, v, g, beta, lamb, initial_state, cu_seqlens) 
         last = (_last_recorded if _is_grad_enabled() else _last_plain)[rule]
     except (KeyError, TypeError):
         raise _call.no_rule(rule) from None
-    if _is_function_mode_enabled() or not last.is_like(
-        q, k, v,
-        _NO_G if g is None else g,
-        _NO_BETA if beta is None else beta,
-        _NO_LAMB if lamb is None else lamb,
-        _NO_STATE if initial_state is None else initial_state,
-        _NO_OFFSETS if cu_seqlens is None else cu_seqlens,
-    ):  # fmt: skip
+    g = _NO_G if g is None else g
+    beta = _NO_BETA if beta is None else beta
+    lamb = _NO_LAMB if lamb is None else lamb
+    initial_state = _NO_STATE if initial_state is None else initial_state
+    cu_seqlens = _NO_OFFSETS if cu_seqlens is None else cu_seqlens
+    try:
+        if (  # PyTorch's guard ends the process where a nested tensor has no extents
+            q.is_nested or k.is_nested or v.is_nested or g.is_nested or beta.is_nested or lamb.is_nested
+            or initial_state.is_nested or cu_seqlens.is_nested
+        ):  # fmt: skip
+            return None
+    except AttributeError:  # no tensor
+        return None
+    if not last.is_like(q, k, v, g, beta, lamb, initial_state, cu_seqlens) or _is_function_mode_enabled():
         return None
     if last.autocast is not None and torch.get_autocast_dtype(last.autocast) != torch.bfloat16:
         return None
