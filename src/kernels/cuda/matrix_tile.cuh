@@ -306,6 +306,27 @@ __device__ inline void wgmma(Accumulator* acc, const FragmentA<bf16>& a, std::ui
   }
 #endif
 }
+// The same with A from shared memory too, its 64 rows from `a` on (a descriptor as of a B that is not transposed).
+template <int kColumns>
+__device__ inline void wgmma(Accumulator* acc, std::uint64_t a, std::uint64_t b) {
+  static_assert(kColumns == 64 || kColumns == 128);
+#if QDELTA_WGMMA
+  if constexpr (kColumns == 64) {
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, 1, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{" QDELTA_OPERANDS_0_TO_9 QDELTA_OPERANDS_10(1) QDELTA_OPERANDS_10(2) "%30, %31}, "
+                 "%32, %33, add, 1, 1, 0, 0; }"
+                 : QDELTA_ACC4(0), QDELTA_ACC4(4)
+                 : "l"(a), "l"(b));
+  } else {
+    asm volatile(
+        "{ .reg .pred add; setp.ne.b32 add, 1, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{" QDELTA_OPERANDS_0_TO_9 QDELTA_OPERANDS_10(1) QDELTA_OPERANDS_10(2) QDELTA_OPERANDS_10(3)
+            QDELTA_OPERANDS_10(4) QDELTA_OPERANDS_10(5) "%60, %61, %62, %63}, %64, %65, add, 1, 1, 0, 0; }"
+        : QDELTA_ACC4(0), QDELTA_ACC4(4), QDELTA_ACC4(8), QDELTA_ACC4(12)
+        : "l"(a), "l"(b));
+  }
+#endif
+}
 #undef QDELTA_ACC
 #undef QDELTA_ACC4
 #undef QDELTA_OPERANDS_10

@@ -386,18 +386,16 @@ struct BackwardLaunch {
   ChunkLaunch launch;
   StatesOut states;  // where the caller has none
   StatesOut d_states;
-  std::byte *v_new, *d_residual;
-  float* state_dots;
-  bool has_partials;  // dq and dk need reduce_dqk
+  std::byte *v_new = nullptr, *d_residual;  // V' only where the gradients do not recompute it
+  bool has_partials;                        // dq and dk need reduce_dqk
   float *dq_partials = nullptr, *dk_partials = nullptr, *dk_factors = nullptr;
 
   BackwardLaunch(const Context& context, const RecurrenceBackward& args, std::byte* base)
       : memory(base), launch(context, args.in, args.run, bf16_backward(args), true, memory, reusable(args)) {
     if (!args.chunk_states) states = launch.operand_states(memory);
     d_states = launch.operand_states(memory);
-    v_new = launch.operand_rows(memory);
+    if (!gradients_recompute_v_new(launch.dims.key_dim, launch.bf16)) v_new = launch.operand_rows(memory);
     d_residual = launch.operand_rows(memory);
-    state_dots = memory.take<float>(launch.slots * launch.dims.column_blocks * kWarpTiles);
     const RecurrenceLayout& at = launch.at;
     has_partials =
         at.HV != at.H || launch.dims.key_dim > gradient_key_tile(padded_key_dim(launch.dims.key_dim), launch.bf16);
@@ -460,12 +458,14 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
   launch.build_chunk_tables(context, args.in);
   if (BackwardLaunch::reusable(args) == nullptr) launch.prepare(context, args.in);
 
-  // Chunk states and V'. Without saved chunk states a forward scan computes both. With them V' is recomputed from the
-  // states: by a forward scan per chunk where there are too few sequences to fill the GPU, else by the backward scan.
+  // Chunk states, and V' where the gradients do not recompute it. Without saved chunk states a forward scan computes
+  // both. With them V' is recomputed from the states: by a forward scan per chunk where there are too few sequences to
+  // fill the GPU, else by the backward scan.
   ForwardScanArgs forward = launch.forward_scan(args.in);
   const bool scans_fill_gpu =
       launch.segments.total * launch.at.HV * launch.dims.column_blocks >= 2 * std::int64_t{context.sm_count()};
-  const bool recompute_v_new = args.chunk_states && scans_fill_gpu;
+  const bool needs_v_new = !gradients_recompute_v_new(launch.dims.key_dim, launch.bf16);
+  const bool scan_recomputes_v_new = needs_v_new && args.chunk_states && scans_fill_gpu;
   const ForwardScanArgs plain_forward = forward;
   if (!args.chunk_states) {
     launch.split_forward(context, forward);
@@ -475,17 +475,17 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
     forward.initial_states = state_tensor(args.chunk_states);
   }
   forward.v_new = work.v_new;
-  if (launch.slots > 0 && !recompute_v_new) launch_forward_scan(context, forward, launch.bf16);
+  const bool scans_forward = !args.chunk_states || (needs_v_new && !scan_recomputes_v_new);
+  if (launch.slots > 0 && scans_forward) launch_forward_scan(context, forward, launch.bf16);
 
   BackwardScanArgs backward = launch.backward_scan(args.in, args.d_o);
   backward.d_final_states = state_tensor(args.d_ht);
   backward.d_initial_states = state_tensor(args.dh0);
   backward.d_states = work.d_states;
   backward.dv = token_tensor(args.dv);
-  backward.v_new = recompute_v_new ? work.v_new : nullptr;
+  backward.v_new = scan_recomputes_v_new ? work.v_new : nullptr;
   backward.d_residual = work.d_residual;
   backward.states = args.chunk_states ? state_tensor(args.chunk_states) : read_only(work.states);
-  backward.state_dots = work.state_dots;
   launch.split_backward(context, plain_forward, backward);
   launch_backward_scan(context, backward, launch.bf16);
   if (launch.slots == 0) return;
@@ -507,7 +507,6 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
   gradients.d_states = read_only(work.d_states);
   gradients.v_new = work.v_new;
   gradients.d_residual = work.d_residual;
-  gradients.state_dots = work.state_dots;
   gradients.dq = token_tensor(args.dq);
   gradients.dk = token_tensor(args.dk);
   gradients.dg = token_tensor(args.dg);

@@ -159,7 +159,7 @@ struct BackwardScanArgs {
   bool erases, mixes;
   TokensIn q, k, v, d_o;
   PreparedChunks prepared;
-  StatesIn states;             // on entry to every chunk
+  StatesIn states;             // on entry to every chunk, where V' is recomputed
   StatesIn d_final_states;     // of the segments; optional
   StatesOut d_initial_states;  // of the sequences; optional
   // dN of every segment but the first of a sequence: its d_initial_states for d_final_states of zero, [segments]
@@ -170,8 +170,6 @@ struct BackwardScanArgs {
   TokensOut dv;
   void* v_new = nullptr;       // recomputed where given, because no forward scan has
   void* d_residual = nullptr;  // dR, laid out as V'
-  // Partial sums of sum(S . dS+), dS+ before it is rounded: [chunks][value_heads][column_blocks][kWarpTiles].
-  float* state_dots = nullptr;
 };
 
 // The states on entry to all segments from those on entry to the sequences, S_{s+1} = M_s S_s + N_s; or backward, the
@@ -197,9 +195,8 @@ struct GradientsArgs {
   TokensIn q, k, v, d_o;
   PreparedChunks prepared;
   StatesIn states, d_states;
-  const void* v_new = nullptr;
+  const void* v_new = nullptr;  // unless gradients_recompute_v_new
   const void* d_residual = nullptr;
-  const float* state_dots = nullptr;
   TokensOut dq, dk, dg, dbeta, dlambda;
   // Where several value heads add to a row of dq and dk, or the key dimension takes several passes: gradients of the
   // normalised rows, float32 [B, T, value_heads, K], and the multiples of K to add to dk, [B, T, value_heads].
@@ -226,5 +223,7 @@ inline constexpr int kMaxKeyDim = 256;
 [[nodiscard]] constexpr int padded_key_dim(int keys) { return keys <= 64 ? 64 : keys <= 128 ? 128 : kMaxKeyDim; }
 // Keys that the gradients kernel takes in one pass.
 [[nodiscard]] constexpr int gradient_key_tile(int padded, bool bf16) { return bf16 && padded > 64 ? 128 : 64; }
+// Whether it recomputes V', for which it must have all keys of a state at once.
+[[nodiscard]] constexpr bool gradients_recompute_v_new(int keys, bool bf16) { return bf16 && keys <= 128; }
 
 }  // namespace qdelta::cuda

@@ -1,9 +1,9 @@
 // The gradients of q, k and the gates, one block for each chunk and value head, from the states S on entry and their
-// gradients dS+ on exit, V', dR and dO (see recurrence_chunk_scan.cuh). First the sums over value columns:
+// gradients dS+ on exit, dR and dO (see recurrence_chunk_scan.cuh). First the sums over value columns:
 //
-//   dO S^T   dR S^T   V' dS+^T   dO V'^T   dR V'^T   rowsum(dR . V) = dwrite
+//   dO S^T   dR S^T   V' dS+^T   dO V'^T   dR V'^T   rowsum(dR . V) = dwrite   sum(S . dS+)
 //
-// then, within the chunk, with sum(S . dS+) from the scan:
+// then, within the chunk:
 //   D1  = scale lower(Gamma . dO V'^T)          D2 = diag(erase) (Gamma . dA),  dA = -strictLower(dR V'^T)
 //   dX  = -diag(erase gamma) dR S^T + D2 K
 //   dQ  = scale diag(gamma) dO S^T + D1 K + diag(mix) dX
@@ -15,6 +15,11 @@
 // Last come the backward of the rule and of the L2 norms: dq = (dQ - Q (Q . dQ)) / |q|.
 //
 // X = k / |k| + diag(mix) q / |q| is never formed: its products are those of k and q with the factors inside D1 and D2.
+//
+// The three warpgroups have a role each: dQ with D1, dX with D2 and the gates, dK with V', which is recomputed from the
+// state on entry where all keys fit into one pass, and loaded otherwise. What they do alike is one piece of code with
+// other operands, because the code of three roles by themselves does not fit into the instruction cache (2.5 times the
+// time on an H200).
 #include "kernels/cuda/recurrence_chunk_gradients.cuh"
 
 namespace qdelta::cuda {
@@ -22,84 +27,119 @@ namespace {
 
 using namespace gradients;
 
-// Points at the inputs of one block of value columns in global memory.
-template <class E>
-struct ColumnTileIterator {
-  MatrixIn state, d_state, d_o;
-  const E* d_residual;
-  const E* v_new;
-  int column = 0;
-  std::int64_t width;
+template <class E, int kKeyTile, int kStages, bool kRecomputesV>
+struct KernelContext {
+  using Element = E;
+  using Tiles = ChunkTiles<E, kKeyTile, kStages, kRecomputesV>;
+  using Columns = typename Tiles::Columns;
+  using Pipeline = ColumnPipeline<E, kKeyTile, kStages, kRecomputesV>;
+  using KeyAccumulators = Accumulator[kKeyTile / 8];
+  static constexpr int kKeys = kKeyTile;
+  static constexpr bool kRecomputesVNew = kRecomputesV;
+  static constexpr int kParts = operand_parts(kIsBf16<E>);
+  const GradientsArgs& a;
+  const BlockCoord& b;
+  const Tiles& tiles;
+  GradientShared& s;
 
-  __device__ ColumnTileIterator(const GradientsArgs& a, const BlockCoord& b, int first_key)
-      : state(state_matrix(a.states, b.chunk, b.head, first_key, 0)),
-        d_state(state_matrix(a.d_states, b.chunk, b.head, first_key, 0)),
-        d_o(chunk_rows(a.d_o, b.range, b.head)),
-        width(static_cast<std::int64_t>(a.dims.column_blocks) * kBlockV) {
-    const std::int64_t offset = b.slot * operand_parts(kIsBf16<E>) * kChunk * width;
-    d_residual = static_cast<const E*>(a.d_residual) + offset;
-    v_new = static_cast<const E*>(a.v_new) + offset;
-  }
-  __device__ void advance() {
-    state.advance_columns(kBlockV);
-    d_state.advance_columns(kBlockV);
-    d_o.advance_columns(kBlockV);
-    d_residual += kBlockV;
-    v_new += kBlockV;
-    column += kBlockV;
+  [[nodiscard]] __device__ RowPair factor(Factor which) const { return factors_of(s, which, b); }
+  [[nodiscard]] __device__ float decay_between(int from, int to) const {
+    return exp2f((s.factors[kLog2GammaHigh][to] - s.factors[kLog2GammaHigh][from]) +
+                 (s.factors[kLog2GammaLow][to] - s.factors[kLog2GammaLow][from]));
   }
 };
 
-template <class E, int kKeyTile>
-__device__ void load_columns(const GradientsArgs& a, const BlockCoord& b, const ColumnTiles<E, kKeyTile>& tiles,
-                             const ColumnTileIterator<E>& from, int keys) {
-  load_tile<kThreads>(tiles.state, from.state, keys, a.states.columns - from.column);
-  load_tile<kThreads>(tiles.d_state, from.d_state, keys, a.d_states.columns - from.column);
-  load_tile<kThreads>(tiles.d_o, from.d_o, b.range.tokens, a.dims.value_dim - from.column);
-  load_workspace_tile<kThreads, false>(tiles.d_residual, from.d_residual, from.width);
-  load_workspace_tile<kThreads, false>(tiles.v_new, from.v_new, from.width);
-  if constexpr (kIsBf16<E>) {
-    const std::int64_t low_part = kChunk * from.width;
-    load_workspace_tile<kThreads, false>(tiles.d_residual_low, from.d_residual + low_part, from.width);
-    load_workspace_tile<kThreads, false>(tiles.v_new_low, from.v_new + low_part, from.width);
+// ---------------------------------------------------------------------------------------------------------------------
+// V' = T (diag(write) V - diag(erase gamma) X S) of a block of columns, a warp having 16 of them. Accumulators are
+// transposed: their rows are columns, their columns tokens.
+
+// To shared memory [token][column], as split bf16.
+__device__ inline void store_v_new(const Tile<bf16, kChunk, kBlockV> (&to)[2],
+                                   const Accumulator (&v_new)[kChunkAccumulators], int warp_column, const Lane& lane) {
+#pragma unroll
+  for (int j = 0; j < kChunkAccumulators; ++j) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float* x = v_new[j].x + 2 * half;
+      const std::uint32_t high = pack_bf16x2(x[0], x[1]);
+      const std::uint32_t low = pack_bf16x2(x[0] - low_half(high), x[1] - high_half(high));
+      const int row = 8 * j + lane.group;
+      const int column = warp_column + 8 * half + 2 * lane.quad;
+      *reinterpret_cast<std::uint32_t*>(to[0].at(row, column)) = transpose_8x8(high);
+      *reinterpret_cast<std::uint32_t*>(to[1].at(row, column)) = transpose_8x8(low);
+    }
   }
 }
 
-// The factors, A_qk and A_xk. The matrices of the backward overwrite the latter.
-template <class E, int kKeyTile, int kStages>
-__device__ void load_matrices(const GradientsArgs& a, const BlockCoord& b,
-                              const ChunkTiles<E, kKeyTile, kStages>& tiles, GradientShared& s) {
-  constexpr int kParts = operand_parts(kIsBf16<E>);
-  const E* A_qk = static_cast<const E*>(a.prepared.A_qk) + b.slot * kParts * kChunkMatrix;
-  const E* A_xk = static_cast<const E*>(a.prepared.A_xk) + b.slot * kParts * kChunkMatrix;
-  const int i = 4 * static_cast<int>(threadIdx.x);
-  static_assert(kFactors * kChunk <= 4 * kThreads);
-  if (i < kFactors * kChunk)
-    cp_async(&s.factors[0][0] + i, a.prepared.factors + b.slot * (kFactors * kChunk) + i, true);
-  load_workspace_tile<kThreads, true>(tiles.dq_from_k, A_qk, kChunk);
-  if (kParts == 2) load_workspace_tile<kThreads, true>(tiles.dk_from_q, A_qk + kChunkMatrix, kChunk);
-  if (!a.erases) return;
-  load_workspace_tile<kThreads, true>(tiles.dx_from_k, A_xk, kChunk);
-  if (kParts == 2) load_workspace_tile<kThreads, true>(tiles.dk_from_mix_q, A_xk + kChunkMatrix, kChunk);
-}
-
-__device__ inline void store_row_dot(GradientShared& s, RowDot which, int row, float value, bool first,
-                                     const Lane& lane) {
-  value = quad_sum(value);
-  if (lane.quad == 0) s.row_dots[which][row] = first ? value : s.row_dots[which][row] + value;
-}
-
-__device__ inline void add_mix_dots(const BlockCoord& b, bool first, const float (&dots)[2], GradientShared& s) {
-  if (b.lane.quad != 0) return;
+// xs = K S + diag(mix |k| / |q|) Q S, in one accumulator: Q S first, which is scaled before K S is added.
+template <class Context, int kKeys>
+__device__ __forceinline__ void multiply_x_state(const Context& context, Accumulator (&xs)[kChunkAccumulators],
+                                                 const Tile<bf16, kKeys, kBlockV>& state, int warp_column) {
+  const auto& [a, b, tiles, s] = context;
+  FragmentA<bf16> fragments[kKeys / 16];
 #pragma unroll
-  for (int half = 0; half < 2; ++half)
-    s.row_dots[kMixDot][b.row(half)] = first ? dots[half] : s.row_dots[kMixDot][b.row(half)] + dots[half];
+  for (int step = 0; step < kKeys / 16; ++step)
+    fragments[step] = load_a_transposed(state, 16 * step, warp_column, b.lane);
+  mma_fence<bf16>(xs);
+#pragma unroll
+  for (int step = 0; step < kKeys / 16; ++step)
+    tile_mma<kChunk, false>(xs, fragments[step], tiles.q, 0, 16 * step, b.lane);
+  mma_commit_and_wait<bf16>(xs);
+  scale_tokens(xs, s.factors[kMixQPerK], b.lane);
+  mma_fence<bf16>(xs);
+#pragma unroll
+  for (int step = 0; step < kKeys / 16; ++step)
+    tile_mma<kChunk, false>(xs, fragments[step], tiles.k, 0, 16 * step, b.lane);
+  mma_commit_and_wait<bf16>(xs);
 }
 
-__device__ inline float decay_between(const GradientShared& s, int from, int to) {
-  return exp2f((s.factors[kLog2GammaHigh][to] - s.factors[kLog2GammaHigh][from]) +
-               (s.factors[kLog2GammaLow][to] - s.factors[kLog2GammaLow][from]));
+template <class Context, class Columns>
+__device__ __forceinline__ void recompute_v_new(const Context& context, const Columns& columns,
+                                                Accumulator (&v_new)[kChunkAccumulators]) {
+  const auto& [a, b, tiles, s] = context;
+  const int warp_column = b.warp_row;  // 16 tokens there, 16 columns here
+  // X S, then R, then V'.
+#pragma unroll
+  for (Accumulator& x : v_new) x = Accumulator();
+  if (a.erases) multiply_x_state(context, v_new, columns.state, warp_column);
+#pragma unroll
+  for (int j = 0; j < kChunkAccumulators; j += 2) {
+    const FragmentA<bf16> v = load_a_transposed(columns.v(), 8 * j, warp_column, b.lane);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Accumulator value = to_accumulator(v, half);
+      const int token = 8 * (j + half) + 2 * b.lane.quad;
+      const float2 write = *reinterpret_cast<const float2*>(&s.factors[kWrite][token]);
+      const float2 erase_gamma_k = *reinterpret_cast<const float2*>(&s.factors[kEraseGammaK][token]);
+      float* x = v_new[j + half].x;
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        x[i] = write.x * value.x[i] - erase_gamma_k.x * x[i];
+        x[i + 1] = write.y * value.x[i + 1] - erase_gamma_k.y * x[i + 1];
+      }
+    }
+  }
+  if (a.erases) {
+    FragmentA<bf16> residual[kKSteps];
+#pragma unroll
+    for (int step = 0; step < kKSteps; ++step)
+      residual[step] = to_fragment_a<bf16>(v_new[2 * step], v_new[2 * step + 1]);
+#pragma unroll
+    for (Accumulator& x : v_new) x = Accumulator();
+    mma_fence<bf16>(v_new);
+#pragma unroll
+    for (const auto& part : tiles.T) {
+#pragma unroll
+      for (int step = 0; step < kKSteps; ++step)
+        tile_mma<kChunk, false>(v_new, residual[step], part, 0, 16 * step, b.lane);
+    }
+    mma_commit_and_wait<bf16>(v_new);
+  }
+  store_v_new(columns.v_new, v_new, warp_column, b.lane);
 }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// D1 and D2, and the products for the decays within the chunk.
 
 template <class E>
 __device__ inline float2 split_pair_at(const Tile<E, kChunk, kChunk>& upper, const Tile<E, kChunk, kChunk>& lower,
@@ -112,103 +152,116 @@ __device__ inline float2 split_pair_at(const Tile<E, kChunk, kChunk>& upper, con
   return pair;
 }
 
-// From dO V'^T, the gradient of A_qk, to the matrices of D1 and the (value . gradient) products of Gamma in A_qk.
-template <class E, int kKeyTile, int kStages>
-__device__ void gradient_of_A_qk(const GradientsArgs& a, const BlockCoord& b,
-                                 const Accumulator (&d_A_qk)[kChunkAccumulators],
-                                 const ChunkTiles<E, kKeyTile, kStages>& tiles, const GradientShared& s) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = b.row(half);
-    const float inv_norm_q = s.factors[kInvNormQ][r];
-#pragma unroll
-    for (int j = 0; j < kChunkAccumulators; ++j) {
-      const int i = 8 * j + 2 * b.lane.quad;
-      const float2 A_qk = split_pair_at(tiles.dq_from_k, tiles.dk_from_q, r, i);
-      const float* raw = d_A_qk[j].x + 2 * half;
-      const float d1[2] = {i <= r ? a.scale * decay_between(s, i, r) * raw[0] : 0.0F,
-                           i + 1 <= r ? a.scale * decay_between(s, i + 1, r) * raw[1] : 0.0F};
-      tiles.decay_products[r * kStride + i] = i < r ? raw[0] * A_qk.x : 0.0F;
-      tiles.decay_products[r * kStride + i + 1] = i + 1 < r ? raw[1] * A_qk.y : 0.0F;
-      set_pair(tiles.dq_from_k, r, i, d1[0] * s.factors[kInvNormK][i], d1[1] * s.factors[kInvNormK][i + 1]);
-      set_pair(tiles.dk_from_q, r, i, d1[0] * inv_norm_q, d1[1] * inv_norm_q);
-    }
-  }
+// Gamma[r][i] and Gamma[r][i + 1], of any use only up to the diagonal.
+__device__ inline float2 decay_pair(const GradientShared& s, int i, float log2_gamma_high, float log2_gamma_low) {
+  const float2 high = *reinterpret_cast<const float2*>(&s.factors[kLog2GammaHigh][i]);
+  const float2 low = *reinterpret_cast<const float2*>(&s.factors[kLog2GammaLow][i]);
+  return {exp2_approx((log2_gamma_high - high.x) + (log2_gamma_low - low.x)),
+          exp2_approx((log2_gamma_high - high.y) + (log2_gamma_low - low.y))};
 }
 
-// From dR V'^T = -dA to the matrices of D2. The (value . gradient) products of Gamma in A are left in the accumulators.
-template <class E, int kKeyTile, int kStages>
-__device__ void gradient_of_A_xk(const BlockCoord& b, Accumulator (&d_A_xk)[kChunkAccumulators],
-                                 const ChunkTiles<E, kKeyTile, kStages>& tiles, GradientShared& s) {
+// From dO V'^T, the gradient of A_qk, to the matrices of D1, or from dR V'^T = -dA to those of D2: by the dQ and the dX
+// warpgroup, with one code. The (value . gradient) products of Gamma in A_qk, or in A, are left in the accumulators.
+template <class Context>
+__device__ __forceinline__ void write_matrices(const Context& context, Accumulator (&d_matrix)[kChunkAccumulators]) {
+  const auto& [a, b, tiles, s] = context;
+  const bool is_d1 = b.role == kDqWarpgroup;
+  const auto from_k = is_d1 ? tiles.dq_from_k : tiles.dx_from_k;      // before, the high part of A_qk or A_xk
+  const auto from_q = is_d1 ? tiles.dk_from_q : tiles.dk_from_mix_q;  // the low part
+  RowPair d_erase{};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int r = b.row(half);
+    const int last = is_d1 ? r : r - 1;  // D1 has a diagonal
     const float erase = s.factors[kErase][r];
+    const float factor = is_d1 ? a.scale : -erase;
+    const float value_factor = is_d1 ? 1.0F : -erase;
     const float inv_norm_k = s.factors[kInvNormK][r];
-    const float mix_inv_norm_q = s.factors[kMix][r] * s.factors[kInvNormQ][r];
-    float d_erase = 0;
+    const float row_factor = (is_d1 ? 1.0F : s.factors[kMix][r]) * s.factors[kInvNormQ][r];
+    const float high = s.factors[kLog2GammaHigh][r];
+    const float low = s.factors[kLog2GammaLow][r];
 #pragma unroll
     for (int j = 0; j < kChunkAccumulators; ++j) {
       const int i = 8 * j + 2 * b.lane.quad;
-      const float2 A_xk = split_pair_at(tiles.dx_from_k, tiles.dk_from_mix_q, r, i);
-      float* raw = d_A_xk[j].x + 2 * half;
-      const float d2[2] = {i < r ? -erase * decay_between(s, i, r) * raw[0] : 0.0F,
-                           i + 1 < r ? -erase * decay_between(s, i + 1, r) * raw[1] : 0.0F};
-      raw[0] = i < r ? -raw[0] * A_xk.x : 0.0F;
-      raw[1] = i + 1 < r ? -raw[1] * A_xk.y : 0.0F;
-      d_erase += raw[0] + raw[1];
-      raw[0] *= erase;
-      raw[1] *= erase;
-      set_pair(tiles.dx_from_k, r, i, d2[0] * s.factors[kInvNormK][i], d2[1] * s.factors[kInvNormK][i + 1]);
-      set_pair(tiles.dk_from_mix_q, r, i, d2[0] * mix_inv_norm_q, d2[1] * mix_inv_norm_q);
-      set_pair(tiles.dk_from_k, r, i, d2[0] * inv_norm_k, d2[1] * inv_norm_k);
+      const float2 decay = decay_pair(s, i, high, low);
+      const float2 A = split_pair_at(from_k, from_q, r, i);
+      const float2 inv_norms_k = *reinterpret_cast<const float2*>(&s.factors[kInvNormK][i]);
+      float* d = d_matrix[j].x + 2 * half;
+      const float D[2] = {i <= last ? factor * decay.x * d[0] : 0.0F, i + 1 <= last ? factor * decay.y * d[1] : 0.0F};
+      d[0] = i < r ? d[0] * A.x : 0.0F;
+      d[1] = i + 1 < r ? d[1] * A.y : 0.0F;
+      d_erase.x[half] -= d[0] + d[1];
+      d[0] *= value_factor;
+      d[1] *= value_factor;
+      set_pair(from_k, r, i, D[0] * inv_norms_k.x, D[1] * inv_norms_k.y);
+      set_pair(from_q, r, i, D[0] * row_factor, D[1] * row_factor);
+      if (!is_d1) set_pair(tiles.dk_from_k, r, i, D[0] * inv_norm_k, D[1] * inv_norm_k);
     }
-    store_row_dot(s, kEraseXkDot, r, d_erase, true, b.lane);
   }
+  const RowPair sums{{quad_sum(d_erase.x[0]), quad_sum(d_erase.x[1])}};
+  if (!is_d1) store_row_dots(s, kEraseXkDot, sums, true, b);
 }
 
-// dg_t = the sum over r >= t > i of decay_products[r][i], by the dX warpgroup, two threads for a row or column, with a
-// barrier between the steps: add the products of A from the accumulators, sum along rows, then along columns.
-__device__ inline void add_decay_products(const BlockCoord& b, const Accumulator (&with)[kChunkAccumulators],
-                                          float* decay_products) {
+// 1 where row < column, for the 16 rows and 8 columns from `row` and `column` on.
+template <class E>
+__device__ inline FragmentB<E> strictly_upper_ones(int row, int column, const Lane& lane) {
+  FragmentB<E> ones;
+#pragma unroll
+  for (int s = 0; s < 2; ++s) {
+    const int k = row + 8 * s + 2 * lane.quad;
+    const int n = column + lane.group;
+    if constexpr (kIsBf16<E>) {
+      ones.x[s] = pack_bf16x2(k < n ? 1.0F : 0.0F, k + 1 < n ? 1.0F : 0.0F);
+    } else {
+      ones.x[s][0] = k < n ? 1.0F : 0.0F, ones.x[s][1] = k + 1 < n ? 1.0F : 0.0F;
+    }
+  }
+  return ones;
+}
+
+// dg_t = the sum over r >= t > i of products[r][i]: the sums over i as a product with a matrix of ones, then those over
+// the warp's tokens r.
+template <class E>
+__device__ __forceinline__ void sum_decay_products(const BlockCoord& b,
+                                                   const Accumulator (&products)[kChunkAccumulators],
+                                                   float (&dg)[kWarps][kChunk]) {
+  FragmentA<E> high[kKSteps], low[kKSteps];
+#pragma unroll
+  for (int step = 0; step < kKSteps; ++step) {
+    high[step] = to_fragment_a<E>(products[2 * step], products[2 * step + 1]);
+    if constexpr (kIsBf16<E>) {
+      Accumulator rest[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Accumulator rounded = to_accumulator(high[step], half);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) rest[half].x[i] = products[2 * step + half].x[i] - rounded.x[i];
+      }
+      low[step] = to_fragment_a<E>(rest[0], rest[1]);
+    }
+  }
 #pragma unroll
   for (int j = 0; j < kChunkAccumulators; ++j) {
+    Accumulator before;  // [r][t]: the sum over i < t
 #pragma unroll
-    for (int e = 0; e < 4; ++e)
-      decay_products[b.row(e / 2) * kStride + 8 * j + 2 * b.lane.quad + e % 2] += with[j].x[e];
+    for (int step = 0; step <= j / 2; ++step) {
+      const FragmentB<E> ones = strictly_upper_ones<E>(16 * step, 8 * j, b.lane);
+      if constexpr (kIsBf16<E>) mma(before, low[step], ones);
+      mma(before, high[step], ones);
+    }
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int t = 8 * j + 2 * b.lane.quad + e;
+      float sum = (b.row(0) >= t ? before.x[e] : 0.0F) + (b.row(1) >= t ? before.x[2 + e] : 0.0F);
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+      if (b.lane.group == 0) dg[b.warp_row / 16][t] = sum;
+    }
   }
-}
-// Exclusive prefix sum of every row.
-__device__ inline void prefix_sum_rows(const BlockCoord& b, float* decay_products) {
-  const int part = b.thread % 2 * 32;
-  float* row = decay_products + b.thread / 2 * kStride + part;
-  float sum = 0;
-#pragma unroll 8
-  for (int i = 0; i < 32; ++i) sum += row[i];
-  const float other = __shfl_xor_sync(~0u, sum, 1);
-  sum = part == 0 ? 0.0F : other;
-#pragma unroll 8
-  for (int i = 0; i < 32; ++i) {
-    const float value = row[i];
-    row[i] = sum;
-    sum += value;
-  }
-}
-__device__ inline void suffix_sum_columns(const BlockCoord& b, const float* decay_products, GradientShared& s) {
-  const int column = b.thread / 2;
-  const int part = b.thread % 2 * 32;
-  float sum = 0;
-#pragma unroll 8
-  for (int i = 0; i < 32; ++i) {
-    const float value = decay_products[(part + i) * kStride + column];
-    if (part + i >= column) sum += value;
-  }
-  sum += __shfl_xor_sync(~0u, sum, 1);
-  if (part == 0) s.dg[column] = sum;
 }
 
 // The gradients of the gates, by one warp, two adjacent tokens a lane.
-__device__ void gate_gradients(const GradientsArgs& a, const BlockCoord& b, GradientShared& s) {
+__device__ __forceinline__ void gate_gradients(const GradientsArgs& a, const BlockCoord& b, GradientShared& s) {
   // Decays across the edges of the chunk: gamma_r spans tokens 0..r, exp(G_C - G_i) tokens i+1..end, gamma_C all.
   float to_end[2], from_entry[2];
   for (int i = 0; i < 2; ++i) {
@@ -229,12 +282,16 @@ __device__ void gate_gradients(const GradientsArgs& a, const BlockCoord& b, Grad
   after = __shfl_down_sync(~0u, after, 1);
   if (b.lane.index == 0) before = 0;
   if (b.lane.index == 31) after = 0;
-  after += s.factors[kGamma][kChunk - 1] * s.state_dot + from_entry[1];
+  const float state_dot = (s.state_dots[0] + s.state_dots[1]) + (s.state_dots[2] + s.state_dots[3]);
+  after += s.factors[kGamma][kChunk - 1] * state_dot + from_entry[1];
 
   for (int i = 0; i < 2; ++i) {
     const int t = 2 * b.lane.index + i;
     const float across = i == 0 ? before + (after + from_entry[0]) : before + to_end[0] + after;
-    RuleOutputs<float> d_rule{across + s.dg[t], 0.0F, 0.0F, s.d_write[t]};
+    float within = 0;
+    for (const auto& dg : s.dg_of_A_qk) within += dg[t];
+    for (const auto& dg : s.dg_of_A_xk) within += a.erases ? dg[t] : 0.0F;
+    RuleOutputs<float> d_rule{across + within, 0.0F, 0.0F, s.d_write[t]};
     if (a.erases) {
       d_rule.erase = s.row_dots[kEraseStateDot][t] + s.row_dots[kEraseXkDot][t];
       d_rule.mix = s.row_dots[kMixDot][t];
@@ -253,232 +310,248 @@ __device__ void gate_gradients(const GradientsArgs& a, const BlockCoord& b, Grad
   }
 }
 
-// A pass over kKeyTile keys. The first one also does what does not depend on keys.
-struct KeyPass {
-  int first_key, keys;  // the first, and how many there are from it on
-  bool first, last;
-};
+// ---------------------------------------------------------------------------------------------------------------------
+// The sums over value columns.
 
-// The sums over the value columns, kBlockV at a time, into acc (dQ, dX or dK) and matrix (dO V'^T or dR V'^T), with
-// kStages - 1 blocks of columns copied ahead. What the second part needs is copied behind the first block.
-template <class E, int kKeyTile, int kStages>
-__device__ inline void sum_over_columns(const GradientsArgs& a, const BlockCoord& b, const KeyPass& pass,
-                                        unsigned char* memory, const ChunkTiles<E, kKeyTile, kStages>& tiles,
-                                        Accumulator (&acc)[kKeyTile / 8], Accumulator (&matrix)[kChunkAccumulators],
-                                        float& d_write, GradientShared& s) {
-  constexpr int kStageBytes = ColumnTiles<E, kKeyTile>::kElements * static_cast<int>(sizeof(E));
-  ColumnTileIterator<E> source(a, b, pass.first_key);
-  for (int next = 0; next <= a.dims.column_blocks; ++next) {
-    if (next < a.dims.column_blocks) {
-      load_columns(a, b, ColumnTiles<E, kKeyTile>(memory + next % kStages * kStageBytes), source, pass.keys);
-      if (pass.first) prefetch_v(a, b, source.column);
-      source.advance();
+// A thread's part of rowsum(dR . V), half of a row of the block's columns. V is read from global memory.
+template <class E, class Columns>
+__device__ __forceinline__ float d_write_dot(const GradientsArgs& a, const BlockCoord& b, const Columns& tiles,
+                                             int column) {
+  constexpr int kVector = 16 / sizeof(E);
+  constexpr int kVectors = kBlockV / 2 / kVector;
+  const int row = b.thread / 2;
+  const int part = b.thread % 2 * (kBlockV / 2);
+  const MatrixIn v = chunk_rows(a.v, b.range, b.head, column);
+  const int columns = row < b.range.tokens ? a.dims.value_dim - column - part : 0;
+  uint4 values[kVectors];
+  if (v.aligned16 && v.bf16 == kIsBf16<E>) {
+#pragma unroll
+    for (int u = 0; u < kVectors; ++u) values[u] = load_16_bytes(v.at(row, part + u * kVector), u * kVector < columns);
+  } else {
+#pragma unroll
+    for (int u = 0; u < kVectors; ++u) {
+      for (int j = u * kVector; j < (u + 1) * kVector; ++j)
+        reinterpret_cast<E*>(values)[j] = static_cast<E>(j < columns ? v.get(row, part + j) : 0.0F);
     }
-    if (next == 1) {
-      if (pass.first) load_matrices(a, b, tiles, s);
-      load_tile<kThreads>(tiles.q, chunk_rows(a.q, b.range, b.q_head, pass.first_key), b.range.tokens, pass.keys);
-      load_tile<kThreads>(tiles.k, chunk_rows(a.k, b.range, b.q_head, pass.first_key), b.range.tokens, pass.keys);
-    }
-    cp_async_commit();
-    const int block = kStages == 1 ? next : next - 1;
-    if (block < 0 || block == a.dims.column_blocks) continue;
-    cp_async_wait<kStages - 1>();
-    fence_async_proxy();
-    __syncthreads();
-    const ColumnTiles<E, kKeyTile> columns(memory + block % kStages * kStageBytes);
-    if (b.role != kDxWarpgroup || a.erases) mma_columns(acc, matrix, columns, pass.first, b);
-    if (pass.first && b.role != kDxWarpgroup) d_write += d_write_dot(a, b, columns, block * kBlockV);
-    if (pass.first && block == 0 && b.role == kDkWarpgroup && b.warp_row == 0) load_state_dot(a, b, s);
-    __syncthreads();
   }
-  cp_async_wait<0>();
-  fence_async_proxy();
-  __syncthreads();
+  float sum = 0;
+#pragma unroll
+  for (const auto& d_residual : tiles.d_residual) {
+#pragma unroll
+    for (int u = 0; u < kVectors; ++u)
+      sum += dot_16_bytes<E>(values[u], *reinterpret_cast<const uint4*>(d_residual.at(row, part + u * kVector)));
+  }
+  return sum;
 }
+
+// Sums of a thread of the dX warpgroup: parts of rowsum(dR . V) and of sum(S . dS+).
+struct ColumnSums {
+  float d_write = 0, state_dot = 0;
+};
+__device__ inline void store_column_sums(const BlockCoord& b, const ColumnSums& sums, bool first, GradientShared& s) {
+  const float state_dot = warp_sum(sums.state_dot);
+  float& state_sum = s.state_dots[b.warp_row / 16];
+  if (b.lane.index == 0) state_sum = first ? state_dot : state_sum + state_dot;
+  const float d_write = sums.d_write + __shfl_xor_sync(~0u, sums.d_write, 1);
+  if (first && b.thread % 2 == 0) s.d_write[b.thread / 2] = d_write;
+}
+
+// A batch of products: acc += left right^T.
+template <int kWidth, class E, int kRows>
+__device__ __forceinline__ void add_product(Accumulator (&acc)[kWidth / 8], const Tile<E, kChunk, kBlockV>& left,
+                                            const Tile<E, kRows, kBlockV>& right, const BlockCoord& b) {
+  mma_fence<E>(acc);
+  mma_over_columns<kWidth>(acc, left, right, b);
+  mma_commit_and_wait<E>(acc);
+}
+
+// acc: dO S^T, dR S^T or V' dS+^T. matrix: dO V'^T, dR V'^T, or scratch of the role that recomputes V'.
+template <class Context>
+__device__ __forceinline__ void sum_over_columns(const Context& context, const KeyPass& pass,
+                                                 typename Context::KeyAccumulators& acc,
+                                                 Accumulator (&matrix)[kChunkAccumulators]) {
+  using E = typename Context::Element;
+  const auto& [a, b, tiles, s] = context;
+  const bool needs_state = b.role == kDqWarpgroup || (b.role == kDxWarpgroup && a.erases);
+  const typename Context::Pipeline pipeline(a, b, pass, tiles, s);
+  ColumnSums sums;
+#pragma unroll 1
+  for (int block = Context::Pipeline::kFirst; block < a.dims.column_blocks; ++block) {
+    pipeline.load(block);
+    if (block < 0) continue;
+    const auto columns = pipeline.acquire(block);
+    if constexpr (Context::kRecomputesVNew) {
+      if (b.role == kDkWarpgroup) {
+        recompute_v_new(context, columns, matrix);
+        fence_async_proxy();
+      }
+    }
+    if (needs_state) add_product<Context::kKeys>(acc, columns.rows(b.role), columns.state, b);
+    if (b.role == kDxWarpgroup) {
+      if constexpr (Context::kParts == 2) {
+        if (a.erases) add_product<Context::kKeys>(acc, columns.d_residual[1], columns.state, b);
+      }
+      if (pass.first) sums.d_write += d_write_dot<E>(a, b, columns, block * kBlockV);
+      sums.state_dot += tile_dot(columns.state, columns.d_state, b.thread);
+    }
+    if constexpr (Context::kRecomputesVNew) __syncthreads();  // V' is there
+#pragma unroll
+    for (int part = 0; part < Context::kParts; ++part) {
+      if (b.role == kDkWarpgroup) add_product<Context::kKeys>(acc, columns.v_new[part], columns.d_state, b);
+      if (needs_state && pass.first) add_product<kChunk>(matrix, columns.rows(b.role), columns.v_new[part], b);
+    }
+    if constexpr (Context::kParts == 2) {  // the product of the low parts is left out
+      if (b.role == kDxWarpgroup && needs_state && pass.first)
+        add_product<kChunk>(matrix, columns.d_residual[1], columns.v_new[0], b);
+    }
+    pipeline.release();
+  }
+  pipeline.finish();
+  if (b.role == kDxWarpgroup) store_column_sums(b, sums, pass.first, s);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The part within the chunk.
 
 // From the sums over columns to the terms of dQ, dX and dK that pass through the state: multiplied by the decays to the
 // edge of the chunk, which get their gradients' dot products.
-template <class E, int kKeyTile, int kStages>
-__device__ inline void scale_by_decays(const GradientsArgs& a, const BlockCoord& b, bool first,
-                                       const ChunkTiles<E, kKeyTile, kStages>& tiles, Accumulator (&acc)[kKeyTile / 8],
-                                       const float (&norms)[2], GradientShared& s) {
-  float factors[2], dots[2] = {0, 0};
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = b.row(half);
-    factors[half] = b.role == kDkWarpgroup   ? decay_between(s, r, kChunk - 1)
-                    : b.role == kDqWarpgroup ? a.scale * s.factors[kGamma][r]
-                                             : -s.factors[kGamma][r];
-  }
+template <class Context>
+__device__ __forceinline__ void scale_by_decays(const Context& context, bool first,
+                                                typename Context::KeyAccumulators& acc, const RowPair& inv_norms) {
+  const auto& [a, b, tiles, s] = context;
+  RowPair factors = (b.role == kDqWarpgroup ? a.scale : -1.0F) * context.factor(kGamma);
+  if (b.role == kDkWarpgroup)
+    factors = {{context.decay_between(b.row(0), kChunk - 1), context.decay_between(b.row(1), kChunk - 1)}};
   scale_rows(acc, factors);
-  add_row_dots<E, kKeyTile>(dots, acc, tiles.own_rows(b.role), b);
-  if (b.role == kDxWarpgroup) {
-    float k_dots[2] = {0, 0};
-    add_row_dots<E, kKeyTile>(k_dots, acc, tiles.k, b);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      dots[half] =
-          s.factors[kMix][b.row(half)] * norms[half] * dots[half] + s.factors[kInvNormK][b.row(half)] * k_dots[half];
-      factors[half] = s.factors[kErase][b.row(half)];
-    }
-    scale_rows(acc, factors);
-  } else {
-    dots[0] *= norms[0], dots[1] *= norms[1];
+  RowPair dots{};
+#pragma unroll 1
+  for (int i = 0; i < (b.role == kDxWarpgroup ? 2 : 1); ++i) {  // dX: with diag(mix) Q, then with K
+    RowPair dot = row_dots(acc, i == 0 ? tiles.own_rows(b.role) : tiles.k, b);
+    dot = (i == 0 ? inv_norms : context.factor(kInvNormK)) * dot;
+    dots = dots + (i == 0 && b.role == kDxWarpgroup ? context.factor(kMix) * dot : dot);
   }
+  if (b.role == kDxWarpgroup) scale_rows(acc, context.factor(kErase));
   const RowDot which = b.role == kDkWarpgroup ? kToEndDot : b.role == kDqWarpgroup ? kOutputDot : kEraseStateDot;
-  store_row_dot(s, which, b.row(0), dots[0], first, b.lane);
-  store_row_dot(s, which, b.row(1), dots[1], first, b.lane);
+  store_row_dots(s, which, dots, first, b);
 }
 
 // The terms of dQ, dX and dK that stay within the chunk: D1 K, D2 K, and D1^T Q + D2^T X.
-template <class E, int kKeyTile, int kStages>
-__device__ inline void add_chunk_terms(const GradientsArgs& a, const BlockCoord& b,
-                                       const ChunkTiles<E, kKeyTile, kStages>& tiles,
-                                       Accumulator (&acc)[kKeyTile / 8]) {
+template <class Context>
+__device__ __forceinline__ void add_chunk_terms(const Context& context, typename Context::KeyAccumulators& acc) {
+  const auto& [a, b, tiles, s] = context;
   const int terms = b.role == kDkWarpgroup && a.erases ? 3 : 1;
 #pragma unroll 1
   for (int i = 0; i < terms; ++i)
-    mma_matrix<E, kKeyTile>(acc, tiles.term_matrix(b.role, i), b.role == kDkWarpgroup, tiles.term_rows(b.role, i), b);
-}
-
-// dX goes through shared memory, in the layout of the accumulators: the same threads of the other warpgroups add it.
-template <int kCount>
-__device__ inline void store_dx(const BlockCoord& b, const Accumulator (&acc)[kCount], float* dx) {
-#pragma unroll
-  for (int n = 0; n < kCount; ++n)
-    reinterpret_cast<float4*>(dx)[n * kWarpgroupThreads + b.thread] = {acc[n].x[0], acc[n].x[1], acc[n].x[2],
-                                                                       acc[n].x[3]};
-}
-// dQ += diag(mix) dX, dK += dX.
-template <int kCount>
-__device__ inline void add_dx(const BlockCoord& b, Accumulator (&acc)[kCount], const float* dx,
-                              const GradientShared& s) {
-  const float mix[2] = {b.role == kDqWarpgroup ? s.factors[kMix][b.row(0)] : 1.0F,
-                        b.role == kDqWarpgroup ? s.factors[kMix][b.row(1)] : 1.0F};
-#pragma unroll
-  for (int n = 0; n < kCount; ++n) {
-    const float4 x = reinterpret_cast<const float4*>(dx)[n * kWarpgroupThreads + b.thread];
-    acc[n].x[0] += mix[0] * x.x, acc[n].x[1] += mix[0] * x.y;
-    acc[n].x[2] += mix[1] * x.z, acc[n].x[3] += mix[1] * x.w;
-  }
+    mma_matrix(acc, tiles.term_matrix(b.role, i), b.role == kDkWarpgroup, tiles.term_rows(b.role, i), b);
 }
 
 // The gradient of k.k adds k_factor K to dK, and so k_factor (K . K) to K . dK, less what the backward of the norm
 // takes off.
 __device__ inline void add_k_dot_k(const GradientsArgs& a, const BlockCoord& b, const GradientShared& s,
-                                   float (&x_dot_dx)[2]) {
+                                   RowPair& x_dot_dx) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int r = b.row(half);
-    x_dot_dx[half] += s.k_factor[r] * ((a.qk_l2norm ? s.factors[kKDotK][r] : 0.0F) - 1.0F);
+    x_dot_dx.x[half] += s.k_factor[r] * ((a.qk_l2norm ? s.factors[kKDotK][r] : 0.0F) - 1.0F);
   }
 }
 
-// All that comes after dQ, dX and dK: the dX warpgroup goes on with the gates, while the others store dq and dk, unless
-// reduce_dqk does that, or the gates have something to add first.
-template <class E, int kKeyTile, int kStages>
-__device__ inline void finish_pass(const GradientsArgs& a, const BlockCoord& b, const KeyPass& pass,
-                                   const ChunkTiles<E, kKeyTile, kStages>& tiles,
-                                   const Accumulator (&acc)[kKeyTile / 8], const float (&norms)[2],
-                                   float (&x_dot_dx)[2], GradientShared& s) {
-  const Tile<E, kChunk, kKeyTile> own_rows = tiles.own_rows(b.role);
-  const auto store_output = [&] {
-    store_rows(own_rows, chunk_rows(b.role == kDkWarpgroup ? a.dk : a.dq, b.range, b.q_head), b.range.tokens,
-               a.dims.key_dim, b.thread);
-  };
-  const bool stores_early = b.role != kDxWarpgroup && a.dq_partials == nullptr && !a.has_d_k_dot_k;
-  if (b.role == kDxWarpgroup && pass.first) prefix_sum_rows(b, tiles.decay_products);
-  if (stores_early) write_gradient_rows<E, kKeyTile>(b, acc, own_rows, norms, x_dot_dx);
-  __syncthreads();
-  if (b.role == kDxWarpgroup && pass.first) suffix_sum_columns(b, tiles.decay_products, s);
-  if (b.role == kDqWarpgroup && a.dq_partials != nullptr) store_partials(a, b, acc, pass.first_key, a.dq_partials);
-  if (b.role == kDkWarpgroup && a.dq_partials != nullptr) store_partials(a, b, acc, pass.first_key, a.dk_partials);
-  __syncthreads();
-  if (pass.last && b.role == kDxWarpgroup && b.warp_row == 0) gate_gradients(a, b, s);
-  if (stores_early) store_output();
-  if (a.has_d_k_dot_k && a.dq_partials == nullptr) {
-    __syncthreads();
-    if (b.role == kDkWarpgroup) add_k_dot_k(a, b, s, x_dot_dx);
-    if (b.role != kDxWarpgroup) write_gradient_rows<E, kKeyTile>(b, acc, own_rows, norms, x_dot_dx);
-    __syncthreads();
-    if (b.role != kDxWarpgroup) store_output();
+// dq and dk from dQ and dK; K . dK has a part that the gates add, where dk waits for them.
+template <class Context>
+__device__ __forceinline__ void store_gradients(const Context& context, const KeyPass& pass,
+                                                const typename Context::KeyAccumulators& acc,
+                                                const RowPair& inv_norms) {
+  using E = typename Context::Element;
+  const auto& [a, b, tiles, s] = context;
+  const bool is_dk = b.role == kDkWarpgroup;
+  if (a.dq_partials != nullptr) return store_partials(a, b, acc, pass.first_key, is_dk ? a.dk_partials : a.dq_partials);
+  const auto own_rows = tiles.own_rows(b.role);
+  RowPair x_dot_dx{};
+  if (a.qk_l2norm) x_dot_dx = inv_norms * row_dots(acc, own_rows, b);
+  if (is_dk && a.has_d_k_dot_k) {
+    __syncthreads();  // the gates are done
+    add_k_dot_k(a, b, s, x_dot_dx);
   }
+  write_gradient_rows<E, Context::kKeys>(b, acc, own_rows, inv_norms, x_dot_dx);
+  store_warp_rows(own_rows, chunk_rows(is_dk ? a.dk : a.dq, b.range, b.q_head), b.range.tokens, a.dims.key_dim, b);
 }
 
-template <class E, int kKeyTile, int kStages>
+template <class Context>
+__device__ __forceinline__ void key_pass(const Context& context, const KeyPass& pass) {
+  using E = typename Context::Element;
+  const auto& [a, b, tiles, s] = context;
+  typename Context::KeyAccumulators acc;   // dQ, dX or dK
+  Accumulator matrix[kChunkAccumulators];  // dO V'^T or dR V'^T
+  sum_over_columns(context, pass, acc, matrix);
+
+  const bool active = b.role != kDxWarpgroup || a.erases;
+  const RowPair inv_norms = context.factor(b.role == kDkWarpgroup ? kInvNormK : kInvNormQ);
+  if (pass.first && active && b.role != kDkWarpgroup) write_matrices(context, matrix);
+  if (active) scale_by_decays(context, pass.first, acc, inv_norms);
+  fence_async_proxy();
+  __syncthreads();  // the matrices are there
+
+  if (active) add_chunk_terms(context, acc);
+  if (b.role == kDxWarpgroup && a.erases) {
+    store_accumulators(acc, tiles.exchange(), b);
+    store_row_dots(s, kMixDot, inv_norms * row_dots(acc, tiles.q, b), pass.first, b);
+  }
+  if (pass.first && active && b.role != kDkWarpgroup)
+    sum_decay_products<E>(b, matrix, b.role == kDqWarpgroup ? s.dg_of_A_qk : s.dg_of_A_xk);
+  __syncthreads();  // dX and all dot products are there, and no product reads Q and K any more
+
+  const bool dk_waits = a.has_d_k_dot_k && a.dq_partials == nullptr;
+  if (b.role == kDxWarpgroup) {
+    if (pass.last && b.warp_row == 0) gate_gradients(a, b, s);
+    if (dk_waits) __syncthreads();
+  } else {
+    if (b.role == kDqWarpgroup && dk_waits) __syncthreads();
+    if (a.erases) {
+      const RowPair ones{{1.0F, 1.0F}};
+      add_accumulators(acc, b.role == kDqWarpgroup ? context.factor(kMix) : ones, tiles.exchange(), b);
+    }
+    store_gradients(context, pass, acc, inv_norms);
+  }
+  if (!pass.last) __syncthreads();  // tiles may be loaded again
+}
+
+template <class E, int kKeyTile, int kStages, bool kRecomputesV>
 __global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ GradientShared s;
   const BlockCoord b(a);
-  const ChunkTiles<E, kKeyTile, kStages> tiles(memory);
-  float d_write = 0;
-
-  for (int first_key = 0; first_key < a.dims.key_dim; first_key += kKeyTile) {
-    const KeyPass pass{first_key, a.dims.key_dim - first_key, first_key == 0, first_key + kKeyTile >= a.dims.key_dim};
-    Accumulator acc[kKeyTile / 8];           // dQ, dX or dK
-    Accumulator matrix[kChunkAccumulators];  // dO V'^T or dR V'^T
-    sum_over_columns(a, b, pass, memory, tiles, acc, matrix, d_write, s);
-
-    if (pass.first) {
-      if (b.role == kDqWarpgroup) gradient_of_A_qk(a, b, matrix, tiles, s);
-      if (b.role == kDxWarpgroup && a.erases) gradient_of_A_xk(b, matrix, tiles, s);
-      d_write = quad_sum(d_write);
-      if (b.role != kDxWarpgroup && b.lane.quad == 0) s.d_write[b.d_write_row()] = d_write;
-    }
-    __syncthreads();
-
-    const bool active = b.role != kDxWarpgroup || a.erases;
-    const Factor norm = b.role == kDkWarpgroup ? kInvNormK : kInvNormQ;
-    const float norms[2] = {s.factors[norm][b.row(0)], s.factors[norm][b.row(1)]};
-    if (active) {
-      scale_by_decays(a, b, pass.first, tiles, acc, norms, s);
-      add_chunk_terms(a, b, tiles, acc);
-      if (b.role == kDxWarpgroup) store_dx(b, acc, tiles.dx);
-    }
-    __syncthreads();
-
-    if (b.role != kDxWarpgroup && a.erases) add_dx(b, acc, tiles.dx, s);
-    // Q . dQ and K . dK for the L2 norms, Q . dX for mix.
-    float x_dot_dx[2] = {0, 0};
-    if (active) {
-      add_row_dots<E, kKeyTile>(x_dot_dx, acc, tiles.own_rows(b.role), b);
-      x_dot_dx[0] = norms[0] * quad_sum(x_dot_dx[0]);
-      x_dot_dx[1] = norms[1] * quad_sum(x_dot_dx[1]);
-    }
-    if (b.role == kDxWarpgroup && a.erases) {
-      add_mix_dots(b, pass.first, x_dot_dx, s);
-      if (pass.first) add_decay_products(b, matrix, tiles.decay_products);
-    }
-    if (!a.qk_l2norm) x_dot_dx[0] = x_dot_dx[1] = 0;
-    __syncthreads();  // all have read Q and K: dQ and dK may overwrite them
-    finish_pass(a, b, pass, tiles, acc, norms, x_dot_dx, s);
-    __syncthreads();
-  }
+  using Context = KernelContext<E, kKeyTile, kStages, kRecomputesV>;
+  const typename Context::Tiles tiles(memory);
+  const Context context{a, b, tiles, s};
+#pragma unroll 1
+  for (int first_key = 0; first_key < a.dims.key_dim; first_key += kKeyTile)
+    key_pass(context, KeyPass(first_key, kKeyTile, a.dims.key_dim));
 }
 
-template <class E, int kKeyTile, int kStages>
+template <class E, int kKeyTile, int kStages, bool kRecomputesV>
 void launch(const Context& context, const GradientsArgs& args) {
-  constexpr int kMemory = ChunkTiles<E, kKeyTile, kStages>::kBytes;
-  const auto kernel = gradients_kernel<E, kKeyTile, kStages>;
+  constexpr int kMemory = ChunkTiles<E, kKeyTile, kStages, kRecomputesV>::kBytes;
+  const auto kernel = gradients_kernel<E, kKeyTile, kStages, kRecomputesV>;
   allow_shared_memory(context, reinterpret_cast<const void*>(kernel), kMemory);
   const auto blocks = static_cast<unsigned>(args.chunks.total * args.dims.value_heads);
   kernel<<<blocks, kThreads, kMemory, context.stream()>>>(args);
   check_launch("recurrence gradients");
 }
 
-template <int kKeyTile>
+template <int kKeyTile, bool kRecomputesV>
 void launch_bf16(const Context& context, const GradientsArgs& args) {
-  constexpr int kNeeded = ChunkTiles<bf16, kKeyTile, 2>::kBytes + static_cast<int>(sizeof(GradientShared));
-  context.shared_memory() >= kNeeded ? launch<bf16, kKeyTile, 2>(context, args)
-                                     : launch<bf16, kKeyTile, 1>(context, args);
+  constexpr int kNeeded =
+      ChunkTiles<bf16, kKeyTile, 2, kRecomputesV>::kBytes + static_cast<int>(sizeof(GradientShared));
+  context.shared_memory() >= kNeeded ? launch<bf16, kKeyTile, 2, kRecomputesV>(context, args)
+                                     : launch<bf16, kKeyTile, 1, kRecomputesV>(context, args);
 }
 
 }  // namespace
 
 void launch_gradients(const Context& context, const GradientsArgs& args, bool bf16_operands) {
-  const int keys = gradient_key_tile(padded_key_dim(args.dims.key_dim), bf16_operands);
-  if (!bf16_operands) return launch<float, 64, 1>(context, args);
-  keys == 64 ? launch_bf16<64>(context, args) : launch_bf16<128>(context, args);
+  if (!bf16_operands) return launch<float, 64, 1, false>(context, args);
+  if (!gradients_recompute_v_new(args.dims.key_dim, true)) return launch_bf16<128, false>(context, args);
+  args.dims.key_dim <= 64 ? launch_bf16<64, true>(context, args) : launch_bf16<128, true>(context, args);
 }
 
 }  // namespace qdelta::cuda

@@ -1,4 +1,5 @@
-// The shared memory of recurrence_chunk_gradients.cu, the work of its warpgroups, and their products and stores.
+// The shared memory of recurrence_chunk_gradients.cu, the pipeline that fills it, and products, dot products and stores
+// that its warpgroups have in common.
 #pragma once
 
 #include "kernels/cuda/recurrence_chunk_device.cuh"
@@ -9,9 +10,12 @@ namespace qdelta::cuda::gradients {
 // Three warpgroups, one each for dQ, dX and dK, with [kChunk][kKeyTile] accumulators in registers, 16 tokens a warp.
 inline constexpr int kThreads = 384;
 inline constexpr int kWarpgroupThreads = 128;
-enum Role : int { kDqWarpgroup, kDxWarpgroup, kDkWarpgroup };  // the first two also make dO V'^T and dR V'^T
-inline constexpr int kStride = kChunk + 1;                     // of a float matrix that is read by columns
+inline constexpr int kLoadThreads = 2 * kWarpgroupThreads;  // of dQ and dX, which have less to do
+enum Role : int { kDqWarpgroup, kDxWarpgroup, kDkWarpgroup };
+inline constexpr int kWarps = kWarpgroupThreads / 32;
 inline constexpr int kChunkAccumulators = kChunk / 8;
+inline constexpr int kKSteps = kChunk / 16;  // k16 steps of a product over the tokens, or over a block of columns
+static_assert(kBlockV == kChunk);
 
 // Dot products of a token, over its keys.
 enum RowDot : int {
@@ -27,74 +31,69 @@ struct GradientShared {
   alignas(16) float factors[kFactors][kChunk];
   float row_dots[kRowDots][kChunk];
   float d_write[kChunk];
-  float dg[kChunk];        // the part of decays within the chunk
-  float k_factor[kChunk];  // dK += k_factor K: twice the gradient of k.k
-  float state_dot;         // sum(S . dS+)
+  float dg_of_A_qk[kWarps][kChunk], dg_of_A_xk[kWarps][kChunk];  // of decays within the chunk, for each warp's tokens
+  float k_factor[kChunk];                                        // dK += k_factor K: twice the gradient of k.k
+  float state_dots[kWarps];                                      // parts of sum(S . dS+)
 };
 
-// The tiles of one block of value columns.
-template <class E, int kKeyTile>
+// The tiles of one block of value columns. V' is among them where it is loaded and not recomputed.
+template <class E, int kKeyTile, bool kRecomputesV>
 struct ColumnTiles {
+  static constexpr int kParts = operand_parts(kIsBf16<E>);
+  using Rows = Tile<E, kChunk, kBlockV>;
   Tile<E, kKeyTile, kBlockV> state, d_state;
-  Tile<E, kChunk, kBlockV> d_o, d_residual, v_new;
-  Tile<E, kChunk, kBlockV> d_residual_low, v_new_low;  // low parts of split bf16
-  static constexpr int kElements = (2 * kKeyTile + (1 + 2 * operand_parts(kIsBf16<E>)) * kChunk) * kBlockV;
+  Rows d_o, d_residual[kParts], v_new[kParts];
+  static constexpr int kElements = (2 * kKeyTile + (1 + (kRecomputesV ? 1 : 2) * kParts) * kChunk) * kBlockV;
 
-  __device__ explicit ColumnTiles(unsigned char* memory) {
+  // `recomputed` is where V' is, unless it is loaded.
+  __device__ ColumnTiles(unsigned char* memory, unsigned char* recomputed) {
     state.data = reinterpret_cast<E*>(memory);
     d_state.data = state.data + state.kElements;
     d_o.data = d_state.data + d_state.kElements;
-    d_residual.data = d_o.data + d_o.kElements;
-    v_new.data = d_residual.data + d_residual.kElements;
-    d_residual_low.data = v_new.data + v_new.kElements;
-    v_new_low.data = d_residual_low.data + d_residual_low.kElements;
+    E* next = d_o.data + Rows::kElements;
+    for (Rows& part : d_residual) part.data = next, next += Rows::kElements;
+    if (kRecomputesV) next = reinterpret_cast<E*>(recomputed);
+    for (Rows& part : v_new) part.data = next, next += Rows::kElements;
   }
-  // The operands of dO S^T, dR S^T and V' dS+^T.
-  [[nodiscard]] __device__ Tile<E, kChunk, kBlockV> rows(int role) const {
-    return {role == kDqWarpgroup ? d_o.data : role == kDxWarpgroup ? d_residual.data : v_new.data};
-  }
-  [[nodiscard]] __device__ Tile<E, kChunk, kBlockV> rows_low(int role) const {
-    return {role == kDxWarpgroup ? d_residual_low.data : v_new_low.data};
-  }
-  [[nodiscard]] __device__ Tile<E, kKeyTile, kBlockV> states(int role) const {
-    return {role == kDkWarpgroup ? d_state.data : state.data};
-  }
+  // Where V' is recomputed, V lies there before.
+  [[nodiscard]] __device__ Rows v() const { return v_new[0]; }
+  // The rows that dQ and dX have with the state: dO, dR.
+  [[nodiscard]] __device__ Rows rows(int role) const { return {role == kDqWarpgroup ? d_o.data : d_residual[0].data}; }
 };
 
-// For the part after the sums over columns. A_qk and A_xk are in the memory of the matrices that are made from their
-// gradients. dX and decay_products reuse the memory of the kStages column tiles.
-template <class E, int kKeyTile, int kStages>
+// All of the dynamic shared memory: kStages blocks of columns, V' where it is recomputed, and what belongs to the
+// chunk. A_qk and A_xk are in the memory of the matrices that are made from their gradients.
+template <class E, int kKeyTile, int kStages, bool kRecomputesV>
 struct ChunkTiles {
+  static constexpr int kParts = operand_parts(kIsBf16<E>);
+  using Columns = ColumnTiles<E, kKeyTile, kRecomputesV>;
+  using Rows = Tile<E, kChunk, kKeyTile>;
   using Matrix = Tile<E, kChunk, kChunk>;
-  float* dx;              // [kChunk][kKeyTile], in the layout of the accumulators
-  float* decay_products;  // [kChunk][kStride]
-  Tile<E, kChunk, kKeyTile> q, k;
+  unsigned char* memory;
+  Rows q, k;
   Matrix dq_from_k;      // D1 / |k_i|; before, the high part of A_qk
   Matrix dk_from_q;      // D1 / |q_r|; before, the low part of A_qk
   Matrix dx_from_k;      // D2 / |k_i|; before, the high part of A_xk
   Matrix dk_from_mix_q;  // diag(mix) D2 / |q_r|; before, the low part of A_xk
   Matrix dk_from_k;      // D2 / |k_r|
+  Matrix T[kParts];      // where V' is recomputed
   static constexpr int kElementSize = static_cast<int>(sizeof(E));
-  static constexpr int kColumnBytes = kStages * ColumnTiles<E, kKeyTile>::kElements * kElementSize;
-  static constexpr int kBytes =
-      kColumnBytes + (2 * kChunk * kKeyTile + 5 * static_cast<int>(kChunkMatrix)) * kElementSize;
-  static_assert(4 * kChunk * (kKeyTile + kStride) <= kColumnBytes);
+  static constexpr int kColumnBytes = Columns::kElements * kElementSize;
+  static constexpr int kVNewBytes = kRecomputesV ? kParts * Columns::Rows::kElements * kElementSize : 0;
+  static constexpr int kMatrices = 5 + (kRecomputesV ? kParts : 0);
+  static constexpr int kBytes = kStages * kColumnBytes + kVNewBytes +
+                                (2 * Rows::kElements + kMatrices * static_cast<int>(kChunkMatrix)) * kElementSize;
 
-  __device__ explicit ChunkTiles(unsigned char* memory) {
-    dx = reinterpret_cast<float*>(memory);
-    decay_products = dx + kChunk * kKeyTile;
-    q.data = reinterpret_cast<E*>(memory + kColumnBytes);
-    k.data = q.data + q.kElements;
-    dq_from_k.data = k.data + k.kElements;
-    dk_from_q.data = dq_from_k.data + kChunkMatrix;
-    dx_from_k.data = dk_from_q.data + kChunkMatrix;
-    dk_from_mix_q.data = dx_from_k.data + kChunkMatrix;
-    dk_from_k.data = dk_from_mix_q.data + kChunkMatrix;
+  __device__ explicit ChunkTiles(unsigned char* all) : memory(all) {
+    q.data = reinterpret_cast<E*>(memory + kStages * kColumnBytes + kVNewBytes);
+    k.data = q.data + Rows::kElements;
+    E* next = k.data + Rows::kElements;
+    for (Matrix* matrix : {&dq_from_k, &dk_from_q, &dx_from_k, &dk_from_mix_q, &dk_from_k})
+      matrix->data = next, next += kChunkMatrix;
+    for (Matrix& part : T) part.data = next, next += kChunkMatrix;
   }
-  // The rows that a warpgroup has the gradient of (dX: of the part diag(mix) Q of X).
-  [[nodiscard]] __device__ Tile<E, kChunk, kKeyTile> own_rows(int role) const {
-    return {role == kDkWarpgroup ? k.data : q.data};
-  }
+  // The rows that a role has the gradient of (dX: of the part diag(mix) Q of X).
+  [[nodiscard]] __device__ Rows own_rows(int role) const { return {role == kDkWarpgroup ? k.data : q.data}; }
   // Term i of what the chunk adds to dQ, dX or dK: matrix times rows, for dK transposed.
   [[nodiscard]] __device__ Matrix term_matrix(int role, int i) const {
     return {role == kDqWarpgroup   ? dq_from_k.data
@@ -103,8 +102,14 @@ struct ChunkTiles {
             : i == 1               ? dk_from_mix_q.data
                                    : dk_from_k.data};
   }
-  [[nodiscard]] __device__ Tile<E, kChunk, kKeyTile> term_rows(int role, int i) const {
+  [[nodiscard]] __device__ Rows term_rows(int role, int i) const {
     return {role == kDkWarpgroup && i < 2 ? q.data : k.data};
+  }
+  // [kChunk][kKeyTile] accumulators, in the memory of the columns, once these are used up.
+  [[nodiscard]] __device__ float4* exchange() const { return reinterpret_cast<float4*>(memory); }
+  static_assert(kChunk * kKeyTile * static_cast<int>(sizeof(float)) <= kStages * kColumnBytes);
+  [[nodiscard]] __device__ Columns columns(int block) const {
+    return Columns(memory + block % kStages * kColumnBytes, memory + kStages * kColumnBytes);
   }
 };
 
@@ -127,8 +132,130 @@ struct BlockCoord {
 
   // The two tokens whose accumulator rows this lane has.
   [[nodiscard]] __device__ int row(int half) const { return warp_row + 8 * half + lane.group; }
-  // The token of which a thread of the dQ or dK warpgroup sums a part of dwrite.
-  [[nodiscard]] __device__ int d_write_row() const { return (role == kDkWarpgroup ? kChunk / 2 : 0) + thread / 4; }
+};
+
+// A pass over kKeyTile keys. The first one also does what does not depend on keys.
+struct KeyPass {
+  int first_key, keys;  // the first, and how many there are from it on
+  bool first, last;
+
+  __device__ KeyPass(int from, int key_tile, int key_dim)
+      : first_key(from), keys(key_dim - from), first(from == 0), last(from + key_tile >= key_dim) {}
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The pipeline: brings the blocks of value columns, one after the other, with kStages - 1 of them copied ahead, and
+// with the first ones what belongs to the chunk. All threads of the block walk through it together, dQ's and dX's issue
+// copies:
+//
+//   for each block from kFirst on: load(block); from 0 on also columns = acquire(block), ..., release();   then
+//   finish()
+template <class E, int kKeyTile, int kStages, bool kRecomputesV>
+class ColumnPipeline {
+ public:
+  using Tiles = ChunkTiles<E, kKeyTile, kStages, kRecomputesV>;
+  using Columns = typename Tiles::Columns;
+
+  __device__ __forceinline__ ColumnPipeline(const GradientsArgs& args, const BlockCoord& block, const KeyPass& key_pass,
+                                            const Tiles& chunk_tiles, GradientShared& shared)
+      : a(args), b(block), pass(key_pass), tiles(chunk_tiles), s(shared) {}
+  // The first block to ask for; nothing is there before block 0.
+  static constexpr int kFirst = 1 - kStages;
+  __device__ __forceinline__ void load(int block) const {
+    if (b.role == kDkWarpgroup) return;
+    if (kRecomputesV && block >= 0) load_v(block);
+    cp_async_commit();
+    if (block == kFirst) load_chunk();
+    if (block == 0 && pass.first) load_matrices();
+    load_columns(block + kStages - 1);
+    cp_async_commit();
+  }
+  __device__ __forceinline__ Columns acquire(int block) const {
+    wait<kStages - 1>();
+    __syncthreads();
+    return tiles.columns(block);
+  }
+  __device__ void release() const { __syncthreads(); }
+  // All that was copied is there.
+  __device__ void finish() const {
+    wait<0>();
+    __syncthreads();
+  }
+
+ private:
+  static constexpr int kParts = operand_parts(kIsBf16<E>);
+
+  template <int kNewest>
+  __device__ void wait() const {
+    cp_async_wait<kNewest>();
+    fence_async_proxy();
+  }
+  // Addresses are worked out again for each block, to save registers.
+  __device__ __forceinline__ void load_columns(int block) const {
+    if (block >= a.dims.column_blocks) return;
+    const Columns columns = tiles.columns(block);
+    const int column = block * kBlockV;
+    load_tile<kLoadThreads>(columns.state, state_matrix(a.states, b.chunk, b.head, pass.first_key, column), pass.keys,
+                            a.states.columns - column);
+    load_tile<kLoadThreads>(columns.d_state, state_matrix(a.d_states, b.chunk, b.head, pass.first_key, column),
+                            pass.keys, a.d_states.columns - column);
+    load_tile<kLoadThreads>(columns.d_o, chunk_rows(a.d_o, b.range, b.head, column), b.range.tokens,
+                            a.dims.value_dim - column);
+    load_parts(columns.d_residual, a.d_residual, column);
+    if constexpr (!kRecomputesV) load_parts(columns.v_new, a.v_new, column);
+    if (pass.first) prefetch_v(column);
+  }
+  // V' or dR.
+  __device__ __forceinline__ void load_parts(const typename Columns::Rows (&parts)[kParts], const void* data,
+                                             int column) const {
+    const std::int64_t width = static_cast<std::int64_t>(a.dims.column_blocks) * kBlockV;
+    const E* from = static_cast<const E*>(data) + b.slot * kParts * kChunk * width + column;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      load_workspace_tile<kLoadThreads, false>(parts[part], from + part * kChunk * width, width);
+  }
+  // V where V' is to be: only when nobody needs V' of the block before any more, so late that it must be in L2.
+  __device__ __forceinline__ void load_v(int block) const {
+    const int column = block * kBlockV;
+    load_tile<kLoadThreads>(tiles.columns(block).v(), chunk_rows(a.v, b.range, b.head, column), b.range.tokens,
+                            a.dims.value_dim - column);
+  }
+  __device__ __forceinline__ void prefetch_v(int column) const {
+    const int row = static_cast<int>(threadIdx.x);
+    if (row < b.range.tokens && column < a.dims.value_dim)
+      prefetch(chunk_rows(a.v, b.range, b.head, column).at(row, 0));
+  }
+  __device__ __forceinline__ void load_chunk() const {
+    load_tile<kLoadThreads>(tiles.q, chunk_rows(a.q, b.range, b.q_head, pass.first_key), b.range.tokens, pass.keys);
+    load_tile<kLoadThreads>(tiles.k, chunk_rows(a.k, b.range, b.q_head, pass.first_key), b.range.tokens, pass.keys);
+    if (!pass.first) return;
+    for (int i = 4 * static_cast<int>(threadIdx.x); i < kFactors * kChunk; i += 4 * kLoadThreads)
+      cp_async(&s.factors[0][0] + i, a.prepared.factors + b.slot * (kFactors * kChunk) + i, true);
+    if constexpr (kRecomputesV) {
+      if (!a.erases) return;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) load_matrix(tiles.T[part], a.prepared.T, part);
+    }
+  }
+  // A_qk and A_xk. The matrices of the backward overwrite them.
+  __device__ __forceinline__ void load_matrices() const {
+    load_matrix(tiles.dq_from_k, a.prepared.A_qk, 0);
+    if constexpr (kParts == 2) load_matrix(tiles.dk_from_q, a.prepared.A_qk, 1);
+    if (!a.erases) return;
+    load_matrix(tiles.dx_from_k, a.prepared.A_xk, 0);
+    if constexpr (kParts == 2) load_matrix(tiles.dk_from_mix_q, a.prepared.A_xk, 1);
+  }
+  __device__ __forceinline__ void load_matrix(const typename Tiles::Matrix& tile, const void* matrices,
+                                              int part) const {
+    const E* from = static_cast<const E*>(matrices) + (b.slot * kParts + part) * kChunkMatrix;
+    load_workspace_tile<kLoadThreads, true>(tile, from, kChunk);
+  }
+
+  const GradientsArgs& a;
+  const BlockCoord& b;
+  const KeyPass& pass;
+  const Tiles& tiles;
+  GradientShared& s;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -140,15 +267,131 @@ __device__ inline float quad_sum(float value) {
   return value + __shfl_xor_sync(~0u, value, 2);
 }
 
-// From a tile to rows in global memory, by the threads of a warpgroup.
+// acc += left right^T over 64 value columns; 16 rows of the result for each warp. One of a batch of products.
+template <int kWidth, class E, int kRows>
+__device__ inline void mma_over_columns(Accumulator (&acc)[kWidth / 8], const Tile<E, kChunk, kBlockV>& left,
+                                        const Tile<E, kRows, kBlockV>& right, const BlockCoord& b) {
+#pragma unroll
+  for (int step = 0; step < kKSteps; ++step) {
+    if constexpr (kUsesWgmma<E>) {
+      wgmma<kWidth>(acc, wgmma_descriptor<false>(left, 0, 16 * step), wgmma_descriptor<false>(right, 0, 16 * step));
+    } else {
+      tile_mma<kWidth, false>(acc, load_a(left, b.warp_row, 16 * step, b.lane), right, 0, 16 * step, b.lane);
+    }
+  }
+}
+// acc += M rows, or M^T rows; 16 rows of the result for each warp.
 template <class E, int kKeyTile>
-__device__ inline void store_rows(const Tile<E, kChunk, kKeyTile>& tile, const MatrixOut& to, int rows, int keys,
-                                  int thread) {
+__device__ inline void mma_matrix(Accumulator (&acc)[kKeyTile / 8], const Tile<E, kChunk, kChunk>& matrix,
+                                  bool transposed, const Tile<E, kChunk, kKeyTile>& rows, const BlockCoord& b) {
+  FragmentA<E> left[kKSteps];
+  if (transposed) {
+#pragma unroll
+    for (int step = 0; step < kKSteps; ++step) left[step] = load_a_transposed(matrix, 16 * step, b.warp_row, b.lane);
+  } else {
+#pragma unroll
+    for (int step = 0; step < kKSteps; ++step) left[step] = load_a(matrix, b.warp_row, 16 * step, b.lane);
+  }
+  mma_fence<E>(acc);
+#pragma unroll
+  for (int step = 0; step < kKSteps; ++step) tile_mma<kKeyTile, true>(acc, left[step], rows, 16 * step, 0, b.lane);
+  mma_commit_and_wait<E>(acc);
+}
+
+// The dot products of this lane's two accumulator rows with those of a tile, in all lanes of the quad.
+struct RowPair {
+  float x[2];
+};
+template <class E, int kKeyTile>
+__device__ inline RowPair row_dots(const Accumulator (&acc)[kKeyTile / 8], const Tile<E, kChunk, kKeyTile>& rows,
+                                   const BlockCoord& b) {
+  RowPair dots{};
+#pragma unroll
+  for (int n = 0; n < kKeyTile / 8; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 x = pair_at(rows, b.row(half), 8 * n + 2 * b.lane.quad);
+      dots.x[half] += x.x * acc[n].x[2 * half] + x.y * acc[n].x[2 * half + 1];
+    }
+  }
+  return {{quad_sum(dots.x[0]), quad_sum(dots.x[1])}};
+}
+__device__ inline void store_row_dots(GradientShared& s, RowDot which, const RowPair& dots, bool first,
+                                      const BlockCoord& b) {
+  if (b.lane.quad != 0) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float& sum = s.row_dots[which][b.row(half)];
+    sum = first ? dots.x[half] : sum + dots.x[half];
+  }
+}
+__device__ inline RowPair factors_of(const GradientShared& s, Factor which, const BlockCoord& b) {
+  return {{s.factors[which][b.row(0)], s.factors[which][b.row(1)]}};
+}
+__device__ inline RowPair operator*(const RowPair& left, const RowPair& right) {
+  return {{left.x[0] * right.x[0], left.x[1] * right.x[1]}};
+}
+__device__ inline RowPair operator*(float left, const RowPair& right) {
+  return {{left * right.x[0], left * right.x[1]}};
+}
+__device__ inline RowPair operator+(const RowPair& left, const RowPair& right) {
+  return {{left.x[0] + right.x[0], left.x[1] + right.x[1]}};
+}
+template <int kCount>
+__device__ inline void scale_rows(Accumulator (&acc)[kCount], const RowPair& factors) {
+#pragma unroll
+  for (Accumulator& x : acc) {
+    x.x[0] *= factors.x[0], x.x[1] *= factors.x[0];
+    x.x[2] *= factors.x[1], x.x[3] *= factors.x[1];
+  }
+}
+// From one warpgroup to the same threads of another, through shared memory in the layout of the accumulators.
+template <int kCount>
+__device__ inline void store_accumulators(const Accumulator (&acc)[kCount], float4* to, const BlockCoord& b) {
+#pragma unroll
+  for (int n = 0; n < kCount; ++n)
+    to[n * kWarpgroupThreads + b.thread] = {acc[n].x[0], acc[n].x[1], acc[n].x[2], acc[n].x[3]};
+}
+// acc += factors times what was stored.
+template <int kCount>
+__device__ inline void add_accumulators(Accumulator (&acc)[kCount], const RowPair& factors, const float4* from,
+                                        const BlockCoord& b) {
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) {
+    const float4 x = from[n * kWarpgroupThreads + b.thread];
+    acc[n].x[0] += factors.x[0] * x.x, acc[n].x[1] += factors.x[0] * x.y;
+    acc[n].x[2] += factors.x[1] * x.z, acc[n].x[3] += factors.x[1] * x.w;
+  }
+}
+
+// Backward of the L2 norm, dx = (dX - X (X . dX)) / |x|, into the tile of x.
+template <class E, int kKeyTile>
+__device__ inline void write_gradient_rows(const BlockCoord& b, const Accumulator (&acc)[kKeyTile / 8],
+                                           const Tile<E, kChunk, kKeyTile>& tile, const RowPair& inv_norms,
+                                           const RowPair& x_dot_dx) {
+#pragma unroll
+  for (int n = 0; n < kKeyTile / 8; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int key = 8 * n + 2 * b.lane.quad;
+      const float2 x = pair_at(tile, b.row(half), key);
+      const float* y = acc[n].x + 2 * half;
+      const float inv_norm = inv_norms.x[half];
+      const float off = x_dot_dx.x[half] * inv_norm;
+      set_pair(tile, b.row(half), key, inv_norm * (y[0] - off * x.x), inv_norm * (y[1] - off * x.y));
+    }
+  }
+}
+// The warp's 16 rows of a tile, which it has written, to rows in global memory.
+template <class E, int kKeyTile>
+__device__ inline void store_warp_rows(const Tile<E, kChunk, kKeyTile>& tile, const MatrixOut& to, int rows, int keys,
+                                       const BlockCoord& b) {
   constexpr int kVector = Tile<E, kChunk, kKeyTile>::kVector;
   constexpr int kVectorsPerRow = Tile<E, kChunk, kKeyTile>::kVectorsPerRow;
-#pragma unroll 4
-  for (int i = thread; i < kChunk * kVectorsPerRow; i += kWarpgroupThreads) {
-    const int row = i / kVectorsPerRow;
+  __syncwarp();
+#pragma unroll 1
+  for (int i = b.lane.index; i < 16 * kVectorsPerRow; i += 32) {
+    const int row = b.warp_row + i / kVectorsPerRow;
     const int column = i % kVectorsPerRow * kVector;
     if (row >= rows || column >= keys) continue;
     const E* from = tile.at(row, column);
@@ -158,6 +401,22 @@ __device__ inline void store_rows(const Tile<E, kChunk, kKeyTile>& tile, const M
       for (int j = 0; j < kVector; ++j) {
         if (column + j < keys) to.set(row, column + j, static_cast<float>(from[j]));
       }
+    }
+  }
+}
+template <int kCount>
+__device__ inline void store_partials(const GradientsArgs& a, const BlockCoord& b, const Accumulator (&acc)[kCount],
+                                      int first_key, float* partials) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (b.row(half) >= b.range.tokens) continue;
+    const std::int64_t token = b.range.batch * a.tokens + b.range.first + b.row(half);
+    float* row = partials + (token * a.dims.value_heads + b.head) * a.dims.key_dim;
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      const int key = first_key + 8 * n + 2 * b.lane.quad;
+      if (key < a.dims.key_dim) row[key] = acc[n].x[2 * half];
+      if (key + 1 < a.dims.key_dim) row[key + 1] = acc[n].x[2 * half + 1];
     }
   }
 }
@@ -180,165 +439,14 @@ __device__ inline float dot_16_bytes(const uint4& x, const uint4& y) {
   }
   return sum;
 }
-
-// A thread's part of rowsum(dR . V): a quarter of a row of the block's columns. By the dQ and dK warpgroups, which have
-// less to do than that of dX. V is read from global memory; prefetch_v has brought it to L2.
-template <class E, int kKeyTile>
-__device__ inline float d_write_dot(const GradientsArgs& a, const BlockCoord& b, const ColumnTiles<E, kKeyTile>& tiles,
-                                    int column) {
-  constexpr int kVector = 16 / sizeof(E);
-  constexpr int kVectorsPerRow = 16 / kVector;
-  const int row = b.d_write_row();
-  const int part = b.thread % 4 * 16;
-  const MatrixIn v = chunk_rows(a.v, b.range, b.head, column);
-  const int columns = row < b.range.tokens ? a.dims.value_dim - column - part : 0;
-  uint4 values[kVectorsPerRow];
-  if (v.aligned16 && v.bf16 == kIsBf16<E>) {
-#pragma unroll
-    for (int u = 0; u < kVectorsPerRow; ++u)
-      values[u] = load_16_bytes(v.at(row, part + u * kVector), u * kVector < columns);
-  } else {
-#pragma unroll
-    for (int u = 0; u < kVectorsPerRow; ++u) {
-      for (int j = u * kVector; j < (u + 1) * kVector; ++j)
-        reinterpret_cast<E*>(values)[j] = static_cast<E>(j < columns ? v.get(row, part + j) : 0.0F);
-    }
-  }
+// A thread's part of sum(left . right), of tiles with the same layout.
+template <class E, int kRows, int kWidth>
+__device__ inline float tile_dot(const Tile<E, kRows, kWidth>& left, const Tile<E, kRows, kWidth>& right, int thread) {
   float sum = 0;
-#pragma unroll
-  for (int u = 0; u < kVectorsPerRow; ++u) {
-    sum += dot_16_bytes<E>(values[u], *reinterpret_cast<const uint4*>(tiles.d_residual.at(row, part + u * kVector)));
-    if constexpr (kIsBf16<E>) {
-      sum +=
-          dot_16_bytes<E>(values[u], *reinterpret_cast<const uint4*>(tiles.d_residual_low.at(row, part + u * kVector)));
-    }
-  }
+#pragma unroll 2
+  for (int i = thread; i < kRows * kWidth / Tile<E, kRows, kWidth>::kVector; i += kWarpgroupThreads)
+    sum += dot_16_bytes<E>(reinterpret_cast<const uint4*>(left.data)[i], reinterpret_cast<const uint4*>(right.data)[i]);
   return sum;
-}
-__device__ inline void prefetch_v(const GradientsArgs& a, const BlockCoord& b, int column) {
-  const int row = static_cast<int>(threadIdx.x);
-  if (row < b.range.tokens && column < a.dims.value_dim) prefetch(chunk_rows(a.v, b.range, b.head, column).at(row, 0));
-}
-
-// sum(S . dS+) of the chunk, by a warp.
-__device__ inline void load_state_dot(const GradientsArgs& a, const BlockCoord& b, GradientShared& s) {
-  const int parts = a.dims.column_blocks * kWarpTiles;
-  float sum = 0;
-  for (int i = b.lane.index; i < parts; i += 32) sum += a.state_dots[b.slot * parts + i];
-  sum = warp_sum(sum);
-  if (b.lane.index == 0) s.state_dot = sum;
-}
-
-// acc += left right^T over 64 value columns.
-template <int kWidth, class E, int kRows>
-__device__ inline void mma_over_columns(Accumulator (&acc)[kWidth / 8], const FragmentA<E> (&left)[4],
-                                        const Tile<E, kRows, kBlockV>& right, const Lane& lane) {
-#pragma unroll
-  for (int step = 0; step < 4; ++step) tile_mma<kWidth, false>(acc, left[step], right, 0, 16 * step, lane);
-}
-// acc += rows states^T and, if asked for, matrix += rows V'^T, as one batch of products. The low part of V' is left out
-// where the rows are low parts themselves.
-template <bool kLowRows, class E, int kKeyTile>
-__device__ inline void mma_column_rows(Accumulator (&acc)[kKeyTile / 8], Accumulator (&matrix)[kChunkAccumulators],
-                                       const Tile<E, kChunk, kBlockV>& rows, const Tile<E, kKeyTile, kBlockV>& states,
-                                       const ColumnTiles<E, kKeyTile>& columns, bool with_matrix, const BlockCoord& b) {
-  FragmentA<E> left[4];
-#pragma unroll
-  for (int step = 0; step < 4; ++step) left[step] = load_a(rows, b.warp_row, 16 * step, b.lane);
-  if (with_matrix) {
-    mma_fence<E>(acc, matrix);
-    mma_over_columns<kKeyTile>(acc, left, states, b.lane);
-    mma_over_columns<kChunk>(matrix, left, columns.v_new, b.lane);
-    if constexpr (kIsBf16<E> && !kLowRows) mma_over_columns<kChunk>(matrix, left, columns.v_new_low, b.lane);
-    mma_commit_and_wait<E>(acc, matrix);
-  } else {
-    mma_fence<E>(acc);
-    mma_over_columns<kKeyTile>(acc, left, states, b.lane);
-    mma_commit_and_wait<E>(acc);
-  }
-}
-// What a block of columns adds to a warpgroup's sums: acc += dO S^T, dR S^T or V' dS+^T, and with the first keys
-// matrix += dO V'^T or dR V'^T.
-template <class E, int kKeyTile>
-__device__ inline void mma_columns(Accumulator (&acc)[kKeyTile / 8], Accumulator (&matrix)[kChunkAccumulators],
-                                   const ColumnTiles<E, kKeyTile>& columns, bool first, const BlockCoord& b) {
-  const Tile<E, kKeyTile, kBlockV> states = columns.states(b.role);
-  mma_column_rows<false>(acc, matrix, columns.rows(b.role), states, columns, first && b.role != kDkWarpgroup, b);
-  if constexpr (kIsBf16<E>) {
-    if (b.role != kDqWarpgroup) {
-      mma_column_rows<true>(acc, matrix, columns.rows_low(b.role), states, columns, first && b.role == kDxWarpgroup, b);
-    }
-  }
-}
-// acc += M rows, or M^T rows; 16 rows of the result for each warp.
-template <class E, int kKeyTile>
-__device__ inline void mma_matrix(Accumulator (&acc)[kKeyTile / 8], const Tile<E, kChunk, kChunk>& matrix,
-                                  bool transposed, const Tile<E, kChunk, kKeyTile>& rows, const BlockCoord& b) {
-  FragmentA<E> left[4];
-  if (transposed) {
-#pragma unroll
-    for (int step = 0; step < 4; ++step) left[step] = load_a_transposed(matrix, 16 * step, b.warp_row, b.lane);
-  } else {
-#pragma unroll
-    for (int step = 0; step < 4; ++step) left[step] = load_a(matrix, b.warp_row, 16 * step, b.lane);
-  }
-  mma_fence<E>(acc);
-#pragma unroll
-  for (int step = 0; step < 4; ++step) tile_mma<kKeyTile, true>(acc, left[step], rows, 16 * step, 0, b.lane);
-  mma_commit_and_wait<E>(acc);
-}
-
-// Adds this lane's part of the dot products of its two accumulator rows with those of a tile.
-template <class E, int kKeyTile>
-__device__ inline void add_row_dots(float (&dots)[2], const Accumulator (&acc)[kKeyTile / 8],
-                                    const Tile<E, kChunk, kKeyTile>& rows, const BlockCoord& b) {
-#pragma unroll
-  for (int n = 0; n < kKeyTile / 8; ++n) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 x = pair_at(rows, b.row(half), 8 * n + 2 * b.lane.quad);
-      dots[half] += x.x * acc[n].x[2 * half] + x.y * acc[n].x[2 * half + 1];
-    }
-  }
-}
-template <int kCount>
-__device__ inline void scale_rows(Accumulator (&acc)[kCount], const float (&factors)[2]) {
-#pragma unroll
-  for (Accumulator& x : acc) x.x[0] *= factors[0], x.x[1] *= factors[0], x.x[2] *= factors[1], x.x[3] *= factors[1];
-}
-
-// Backward of the L2 norm, dx = (dX - X (X . dX)) / |x|, into the tile of x.
-template <class E, int kKeyTile>
-__device__ inline void write_gradient_rows(const BlockCoord& b, const Accumulator (&acc)[kKeyTile / 8],
-                                           const Tile<E, kChunk, kKeyTile>& tile, const float (&norms)[2],
-                                           const float (&x_dot_dx)[2]) {
-#pragma unroll
-  for (int n = 0; n < kKeyTile / 8; ++n) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int key = 8 * n + 2 * b.lane.quad;
-      const float2 x = pair_at(tile, b.row(half), key);
-      const float* y = acc[n].x + 2 * half;
-      const float off = x_dot_dx[half] * norms[half];
-      set_pair(tile, b.row(half), key, norms[half] * (y[0] - off * x.x), norms[half] * (y[1] - off * x.y));
-    }
-  }
-}
-template <int kCount>
-__device__ inline void store_partials(const GradientsArgs& a, const BlockCoord& b, const Accumulator (&acc)[kCount],
-                                      int first_key, float* partials) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (b.row(half) >= b.range.tokens) continue;
-    const std::int64_t token = b.range.batch * a.tokens + b.range.first + b.row(half);
-    float* row = partials + (token * a.dims.value_heads + b.head) * a.dims.key_dim;
-#pragma unroll
-    for (int n = 0; n < kCount; ++n) {
-      const int key = first_key + 8 * n + 2 * b.lane.quad;
-      if (key < a.dims.key_dim) row[key] = acc[n].x[2 * half];
-      if (key + 1 < a.dims.key_dim) row[key + 1] = acc[n].x[2 * half + 1];
-    }
-  }
 }
 
 }  // namespace qdelta::cuda::gradients

@@ -1,5 +1,5 @@
-// The backward scan: dv, the gradients of the states, and dR and sum(S . dS+), which recurrence_chunk_gradients.cu
-// continues with. Formulas in recurrence_chunk_scan.cuh.
+// The backward scan: dv, the gradients of the states, and dR, which recurrence_chunk_gradients.cu continues with.
+// Formulas in recurrence_chunk_scan.cuh.
 #include "kernels/cuda/recurrence_chunk_scan.cuh"
 
 namespace qdelta::cuda {
@@ -7,54 +7,33 @@ namespace {
 
 using namespace scan;
 
-// The states on entry to the chunks: for sum(S . dS+), and with one stage also for recomputing V'. Where registers
-// allow, the state of the next chunk is loaded while this chunk is computed.
-template <class E, int kKeyDim, int kStages>
-struct EntryStates {
-  static constexpr bool kKeepFragments = kStages == 1;
-  static constexpr bool kPrefetch = kOverlapIo<kKeyDim, kStages>;
-  static constexpr int kPackedKeys = kKeyDim < 128 ? kKeyDim : 128;  // keys loaded together
-  uint2 packed[kPackedKeys / 8];
-  FragmentA<E> fragments[kKeepFragments ? kKeyDim / 16 : 1];
+// The state on entry to a chunk as A operand, for recomputing V'.
+template <class E, int kKeyDim>
+__device__ inline void load_state_fragments(FragmentA<E> (&fragments)[kKeyDim / 16], const MatrixIn& from, int keys,
+                                            int columns, const Lane& lane) {
+  constexpr int kTogether = kKeyDim < 128 ? kKeyDim : 128;  // keys loaded together
+#pragma unroll
+  for (int key = 0; key < kKeyDim; key += kTogether) {
+    Accumulator part[kTogether / 8];
+    load_warp_tile(part, from.from_row(key), keys - key, columns, lane);
+#pragma unroll
+    for (int step = 0; step < kTogether / 16; ++step)
+      fragments[key / 16 + step] = to_fragment_a<E>(part[2 * step], part[2 * step + 1]);
+  }
+}
 
-  __device__ void prefetch(const MatrixIn& from, int keys, int columns, const Lane& lane) {
-    if (from.bf16 && from.aligned16) load_packed_warp_tile(packed, from, keys, columns, lane);
-  }
-  // Returns this lane's part of sum(S . dS+).
-  __device__ float dot(const Accumulator (&d_state)[kKeyDim / 8], const MatrixIn& from, int keys, int columns,
-                       const Lane& lane) {
-    float products[4] = {};  // four independent sums, for instruction-level parallelism
-    const auto consume = [&](int step, const Accumulator(&part)[2]) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) products[i % 4] += d_state[2 * step + i / 4].x[i % 4] * part[i / 4].x[i % 4];
-      if constexpr (kKeepFragments) fragments[step] = to_fragment_a<E>(part[0], part[1]);
-    };
-    if (from.bf16 && from.aligned16) {
-#pragma unroll
-      for (int key = 0; key < kKeyDim; key += kPackedKeys) {
-        if (!kPrefetch) load_packed_warp_tile(packed, from.from_row(key), keys - key, columns, lane);
-#pragma unroll
-        for (int i = 0; i < kPackedKeys / 16; ++i)
-          consume(key / 16 + i, {unpack_accumulator(packed[2 * i]), unpack_accumulator(packed[2 * i + 1])});
-      }
-    } else {
-#pragma unroll
-      for (int step = 0; step < kKeyDim / 16; ++step) {
-        Accumulator part[2];
-        load_warp_tile_scalar(part, from.from_row(16 * step), keys - 16 * step, columns, lane);
-        consume(step, part);
-      }
-    }
-    return (products[0] + products[1]) + (products[2] + products[3]);
-  }
-};
+// Where the gradients do not recompute V', this scan can.
+template <class E, int kKeyDim, int kStages>
+constexpr bool kRecomputesV = kStages == 1 && !gradients_recompute_v_new(kKeyDim, kIsBf16<E>);
 
 // V' as in the forward, from the state on entry. To save registers Q S and K S share one accumulator: Q S is scaled
 // by the ratio of their factors first.
 template <class E, int kKeyDim>
 __device__ inline void recompute_v_new(const BackwardScanArgs& a, bool erases, const ScanTiles<E, kKeyDim>& tiles,
-                                       const FragmentA<E> (&state)[kKeyDim / 16], const MatrixIn& values, int tokens,
-                                       int columns, std::int64_t slot, int column, const Lane& lane) {
+                                       const MatrixIn& entry_state, const MatrixIn& values, int tokens, int columns,
+                                       std::int64_t slot, int column, const Lane& lane) {
+  FragmentA<E> state[kKeyDim / 16];
+  load_state_fragments<E, kKeyDim>(state, entry_state, a.dims.key_dim, a.states.columns - column, lane);
   Accumulator v_new[kChunkAccumulators];
   if (erases && a.mixes) {
     mma_fence<E>(v_new);
@@ -109,9 +88,6 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
   const std::int64_t last = end - 1;
   if (kSegmentsOnly && is_first && !a.first_dN) return;
 
-  using States = EntryStates<E, kKeyDim, kStages>;
-  States states;
-  const auto state_of = [&](std::int64_t chunk) { return state_matrix(a.states, chunk, head, 0, column); };
   const auto inputs_of = [&](std::int64_t chunk) {
     return ScanTileIterator<E>(a.dims, a.q, a.k, a.d_o, a.prepared, chunk, chunk_range(a.chunks, chunk, sequence), head,
                                block_column);
@@ -127,8 +103,6 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
     cp_async_commit();
   };
   load(last);
-  if (!kSegmentsOnly && States::kPrefetch && last >= begin)
-    states.prefetch(state_of(last), a.dims.key_dim, a.states.columns - column, lane);
   Accumulator d_state[kKeyDim / 8];
   if (!kSegmentsOnly && a.d_final_states.data != nullptr)
     load_warp_tile(d_state, state_matrix(a.d_final_states, index, head, 0, column), a.dims.key_dim,
@@ -146,13 +120,6 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
     const auto store_state = [&] {
       store_warp_tile(d_state, state_matrix(a.d_states, chunk, head, 0, column), a.dims.key_dim,
                       a.d_states.columns - column, lane);
-      float dot = states.dot(d_state, state_of(chunk), a.dims.key_dim, a.states.columns - column, lane);
-      if (States::kPrefetch && chunk > begin)
-        states.prefetch(state_of(chunk - 1), a.dims.key_dim, a.states.columns - column, lane);
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) dot += __shfl_xor_sync(~0u, dot, step);
-      if (lane.index == 0)
-        a.state_dots[(slot * a.dims.column_blocks + column / kBlockV) * kWarpTiles + warp_column / kWarpV] = dot;
     };
     if (!kSegmentsOnly && !kOverlap) store_state();
     cp_async_wait<kStages - 1>();
@@ -160,10 +127,10 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
     __syncthreads();
 
     const ChunkRange range = chunk_range(a.chunks, chunk, sequence);
-    if constexpr (!kSegmentsOnly && States::kKeepFragments) {
+    if constexpr (!kSegmentsOnly && kRecomputesV<E, kKeyDim, kStages>) {
       if (a.v_new != nullptr) {
-        recompute_v_new(a, erases, tiles, states.fragments, chunk_rows(a.v, range, head, column), range.tokens, columns,
-                        slot, column, lane);
+        recompute_v_new(a, erases, tiles, state_matrix(a.states, chunk, head, 0, column),
+                        chunk_rows(a.v, range, head, column), range.tokens, columns, slot, column, lane);
       }
     }
 
