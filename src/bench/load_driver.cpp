@@ -130,7 +130,9 @@ class Driver {
         send_due(part.has_value());
       } else {
         for (const auto& client : clients_) {
-          if (!client->busy()) client->send(load_.next_request(), Clock::now());
+          if (client->busy()) continue;
+          const std::string body = load_.next_request();  // before the clock is read: it is not the server's work
+          client->send(body, Clock::now());
         }
       }
       const int ready = ::epoll_wait(poll_, events.data(), static_cast<int>(events.size()), 1);

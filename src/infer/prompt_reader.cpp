@@ -15,9 +15,27 @@ std::size_t prompt_grid(const LanguageModel& model, const Device& device) {
 
 PromptReader::PromptReader(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights,
                            ModelStates& states)
-    : runner_(model, std::move(weights), states.device()), states_(states) {}
+    : weights_(std::move(weights)),
+      runner_(model, weights_, states.device()),
+      states_(states),
+      has_graphs_(states.device().gpu != nullptr &&
+                  prompt_grid(model, states.device()) == static_cast<std::size_t>(kRowBlock)) {}
+
+bool PromptReader::fits_graph(std::span<const PromptPiece> pieces) const {
+  if (!has_graphs_ || pieces.size() != 1) return false;
+  const PromptPiece& piece = pieces.front();
+  return piece.slot < PromptGraph::kSlots && piece.end > piece.begin &&
+         piece.end - piece.begin <= PromptGraph::kMostTokens && piece.score_begin == piece.score_end;
+}
 
 std::vector<std::vector<TokenScore>> PromptReader::read(std::span<const PromptPiece> pieces, std::int64_t top) {
+  graph_logits_ = {};
+  if (fits_graph(pieces)) {
+    const PromptPiece& piece = pieces.front();
+    if (!graph_) graph_.emplace(runner_.model(), weights_, states_);
+    graph_logits_ = graph_->read(piece.prompt.subspan(piece.begin, piece.end - piece.begin), piece.slot);
+    return std::vector<std::vector<TokenScore>>(1);
+  }
   ids_.clear();
   rows_.clear();
   targets_.clear();
@@ -47,6 +65,7 @@ std::vector<std::vector<TokenScore>> PromptReader::read(std::span<const PromptPi
 }
 
 TensorView PromptReader::logits_after(std::span<const std::size_t> pieces) {
+  if (graph_logits_) return graph_logits_;
   rows_.clear();
   for (const std::size_t piece : pieces) rows_.push_back(static_cast<std::int32_t>(offsets_[piece + 1] - 1));
   const RowBlocks rows_alone;

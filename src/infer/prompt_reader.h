@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "infer/prompt_graph.h"
 #include "infer/token_score.h"
 #include "model/language_model.h"
 
@@ -44,8 +46,15 @@ class PromptReader {
   [[nodiscard]] TensorView logits_after(std::span<const std::size_t> pieces);
 
  private:
+  // Whether it is a short piece for which there is a graph.
+  [[nodiscard]] bool fits_graph(std::span<const PromptPiece> pieces) const;
+
+  std::shared_ptr<const DeviceWeights> weights_;
   ModelRunner runner_;
   ModelStates& states_;
+  bool has_graphs_;
+  std::optional<PromptGraph> graph_;  // made when first needed
+  TensorView graph_logits_;           // after the piece that was read last, where a graph read it
   TokenScores scores_;
   // Of one call of the model, kept for the next.
   std::vector<std::int32_t> ids_, rows_, targets_;

@@ -1,6 +1,11 @@
 #include "io/parse_json.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <span>
+#include <system_error>
+#include <utility>
 
 #include "core/error.h"
 #include "io/regular_file.h"
@@ -37,8 +42,7 @@ Extent extent_of(std::string_view text) {
   return extent;
 }
 
-template <class Json>
-Json parse(std::string_view text, const std::string& label, const JsonLimits& limits) {
+void check(std::string_view text, const std::string& label, const JsonLimits& limits) {
   if (text.size() > limits.bytes) {
     fail(Status::corrupt, "{}: {} bytes of JSON are too many; at most {} are read", label, text.size(), limits.bytes);
   }
@@ -48,6 +52,11 @@ Json parse(std::string_view text, const std::string& label, const JsonLimits& li
   const Extent extent = extent_of(text);
   if (extent.depth > limits.depth) fail(Status::corrupt, "{}: nested more than {} levels deep", label, limits.depth);
   if (extent.values > limits.values) fail(Status::corrupt, "{}: more than {} JSON values", label, limits.values);
+}
+
+template <class Json>
+Json parse(std::string_view text, const std::string& label, const JsonLimits& limits) {
+  check(text, label, limits);
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const nlohmann::json::exception& error) {
@@ -55,7 +64,112 @@ Json parse(std::string_view text, const std::string& label, const JsonLimits& li
   }
 }
 
+// Ids
+// ------------------------------------------------------------------------------------------------------------------
+
+// A text without its long arrays of ids, in whose place there are empty ones.
+struct WithoutIds {
+  std::string text;
+  std::size_t values = 0;  // that were taken out
+  struct Array {
+    std::size_t number;  // among all arrays, in the order in which they begin
+    std::vector<std::int32_t> ids;
+  };
+  std::vector<Array> arrays;
+};
+
+const char* skip_space(const char* at, const char* end) {
+  while (at != end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t')) ++at;
+  return at;
+}
+
+// Behind the quote that ends a string.
+const char* skip_string(const char* at, const char* end) {
+  while (at != end && *at != '"') at += *at == '\\' && at + 1 != end ? 2 : 1;
+  return at == end ? end : at + 1;
+}
+
+// Reads the ids of an array whose bracket is behind us. Null where there is anything else in it: to JSON 01 is no
+// number.
+const char* read_ids(const char* at, const char* end, std::vector<std::int32_t>& ids) {
+  ids.clear();
+  while (true) {
+    at = skip_space(at, end);
+    if (at == end || *at < '0' || *at > '9') return nullptr;
+    std::int32_t id = 0;
+    const auto [behind, error] = std::from_chars(at, end, id);
+    if (error != std::errc() || (*at == '0' && behind != at + 1)) return nullptr;
+    ids.push_back(id);
+    at = skip_space(behind, end);
+    if (at == end || (*at != ',' && *at != ']')) return nullptr;
+    if (*at++ == ']') return at;
+  }
+}
+
+WithoutIds without_ids(std::string_view text) {
+  WithoutIds result;
+  std::vector<std::int32_t> ids;
+  std::size_t arrays = 0;
+  const char* copied = text.data();
+  const char* const end = text.data() + text.size();
+  for (const char* at = copied; at != end;) {
+    const char c = *at++;
+    if (c == '"') at = skip_string(at, end);
+    if (c != '[') continue;
+    const std::size_t number = arrays++;
+    const char* const behind = read_ids(at, end, ids);
+    if (behind == nullptr || ids.size() < kFewestIds) continue;
+    result.text.append(copied, at).push_back(']');
+    result.values += ids.size();
+    result.arrays.push_back({number, std::exchange(ids, {})});
+    at = copied = behind;
+  }
+  result.text.append(copied, end);
+  return result;
+}
+
+nlohmann::json as_value(std::span<const std::int32_t> ids) {
+  std::vector<std::uint8_t> bytes(ids.size_bytes());
+  std::memcpy(bytes.data(), ids.data(), bytes.size());
+  return nlohmann::json::binary(std::move(bytes));
+}
+
+// Parses the rest and puts the ids into their places.
+nlohmann::json parse_around(const WithoutIds& rest) {
+  std::vector<std::size_t> open;  // numbers of the arrays that we are in
+  std::size_t arrays = 0;
+  auto next = rest.arrays.begin();
+  const auto place = [&](int /*depth*/, nlohmann::json::parse_event_t event, nlohmann::json& value) {
+    if (event == nlohmann::json::parse_event_t::array_start) open.push_back(arrays++);
+    if (event != nlohmann::json::parse_event_t::array_end) return true;
+    if (next != rest.arrays.end() && next->number == open.back()) value = as_value((next++)->ids);
+    open.pop_back();
+    return true;
+  };
+  return nlohmann::json::parse(rest.text.begin(), rest.text.end(), place);
+}
+
 }  // namespace
+
+nlohmann::json parse_json_with_ids(std::string_view text, const std::string& label, const JsonLimits& limits) {
+  const WithoutIds rest = text.size() > limits.bytes ? WithoutIds() : without_ids(text);
+  if (rest.values > 0 && rest.values <= limits.values) {
+    try {
+      check(rest.text, label, {limits.bytes, limits.values - rest.values, limits.depth});
+      return parse_around(rest);
+    } catch (const Error&) {  // what is wrong, and where, the whole text shows:
+    } catch (const nlohmann::json::exception&) {
+    }
+  }
+  return parse_json(text, label, limits);
+}
+
+std::vector<std::int32_t> json_ids(const nlohmann::json& value) {
+  const auto& bytes = value.get_binary();
+  std::vector<std::int32_t> ids(bytes.size() / sizeof(std::int32_t));
+  std::memcpy(ids.data(), bytes.data(), bytes.size());
+  return ids;
+}
 
 nlohmann::json parse_json(std::string_view text, const std::string& label, const JsonLimits& limits) {
   return parse<nlohmann::json>(text, label, limits);

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/lengths_on_device.h"
 #include "kernels/overlapped_launches.h"
 #include "kernels/product_tuning.h"
 #include "kernels/steps.h"
@@ -258,8 +259,12 @@ void ModelRunner::last_logits(const ModelInput& input, const TensorView& out, co
 }
 
 TensorView ModelRunner::gathered(std::span<const std::int32_t> rows) {
-  const TensorView together = rows_of(plan_->picked, 0, static_cast<std::int64_t>(rows.size()));
-  embedding_forward(device_, {picked_rows_(device_, rows), plan_->normed, together});
+  return gathered_on_device(picked_rows_(device_, rows));
+}
+
+TensorView ModelRunner::gathered_on_device(std::span<const std::int32_t> device_rows) {
+  const TensorView together = rows_of(plan_->picked, 0, static_cast<std::int64_t>(device_rows.size()));
+  embedding_forward(device_, {device_rows, plan_->normed, together});
   return together;
 }
 
@@ -279,6 +284,31 @@ TensorView ModelRunner::step_logits(std::span<const std::int32_t> device_ids, co
   norm.inverse_rms = {};  // the backward's
   head_step(device_, {.norm = norm, .head = {plan_->normed, model_.layout().head.matrix_in(weights), plan_->head, {}}});
   return plan_->head;
+}
+
+void ModelRunner::prepare_prompt(std::span<const std::int32_t> ids, std::int64_t rows, const StateSlots& states) {
+  require(device_.gpu != nullptr, "prompts are prepared for a GPU");
+  const auto length = static_cast<std::int64_t>(ids.size());
+  require(ceil_div(length, kDefaultChunk) * kDefaultChunk == rows && states.slots.size() == 1,
+          "{} tokens of {} sequences do not fill the chunks of {}", length, states.slots.size(), rows);
+  std::vector<std::int32_t> padded(ids.begin(), ids.end());
+  padded.resize(static_cast<std::size_t>(rows));
+  step_offsets_ = {0, rows};
+  plan({padded, step_offsets_}, false, states);
+  const std::vector<std::int64_t> offsets = {0, length};
+  batch_.device_offsets = offsets_(device_, offsets);
+  const auto last = static_cast<std::int32_t>(length - 1);
+  device_last_ = picked_rows_(device_, {&last, 1});
+}
+
+TensorView ModelRunner::prompt_logits(const StateSlots& states) {
+  // Rows are picked last of all; until then that is free.
+  const TensorView& unused = plan_->picked;
+  LengthsOnDevice lengths(batch_.device_offsets,
+                          {unused.data, static_cast<std::size_t>(unused.shape.elements()) * size_of(unused.dtype)});
+  run_planned(device_ids_, states);
+  rms_norm_forward(device_, final_norm(weights_->get()));
+  return logits_of(gathered_on_device(device_last_));
 }
 
 // A block of rows at a time through the head, and out to the host.
@@ -370,8 +400,12 @@ void ModelRunner::next_tokens(const ModelInput& input, std::span<const std::int3
 TensorView ModelRunner::logits_at(std::span<const std::int32_t> rows) {
   const auto count = static_cast<std::int64_t>(rows.size());
   require(plan_ != nullptr && count <= plan_->head_rows, "too many rows for one product");
-  const TensorView block = rows_of(plan_->head, 0, count);
-  linear_forward(device_, {gathered(rows), model_.layout().head.matrix_in(weights_->get()), block, {}});
+  return logits_of(gathered(rows));
+}
+
+TensorView ModelRunner::logits_of(const TensorView& normed_rows) {
+  const TensorView block = rows_of(plan_->head, 0, normed_rows.extent(0));
+  linear_forward(device_, {normed_rows, model_.layout().head.matrix_in(weights_->get()), block, {}});
   return block;
 }
 

@@ -99,6 +99,11 @@ class ModelRunner {
   // reads the rows' tokens from device memory and leaves their logits [rows, vocabulary] there.
   void prepare_steps(const StateSlots& states);
   [[nodiscard]] TensorView step_logits(std::span<const std::int32_t> device_ids, const StateSlots& states);
+  // The same for some tokens of one sequence: prepare_prompt takes them, with room for `rows` of them, which must be as
+  // many chunks (kDefaultChunk); prompt_logits reads them and leaves the logits [1, vocabulary] after the last in
+  // device memory. Launched once it serves other tokens and states, too, for which there was the same room.
+  void prepare_prompt(std::span<const std::int32_t> ids, std::int64_t rows, const StateSlots& states);
+  [[nodiscard]] TensorView prompt_logits(const StateSlots& states);
   // The loss of every token whose target is not negative (elsewhere 0); targets[n] is the token after ids[n]. `best`,
   // if not empty, receives the most likely next token of each.
   void losses(const ModelInput& input, std::span<const std::int32_t> targets, std::span<float> out,
@@ -150,6 +155,8 @@ class ModelRunner {
   void write_logits(const TensorView& normed, const TensorView& out);
   // The rows of the normalised output that are listed, side by side.
   [[nodiscard]] TensorView gathered(std::span<const std::int32_t> rows);
+  [[nodiscard]] TensorView gathered_on_device(std::span<const std::int32_t> device_rows);
+  [[nodiscard]] TensorView logits_of(const TensorView& normed_rows);
   [[nodiscard]] MixerState state_of_layer(const StateSlots& states, std::size_t layer);
   [[nodiscard]] LayerContext context(const Weights& weights);
 
@@ -161,7 +168,7 @@ class ModelRunner {
   Workspace workspace_;
   Uploaded<std::int32_t> ids_, targets_, picked_rows_;
   Uploaded<std::int64_t> offsets_, slots_;
-  std::span<const std::int32_t> device_ids_;
+  std::span<const std::int32_t> device_ids_, device_last_;
   std::span<const std::int64_t> device_slots_;
   std::vector<std::int64_t> step_offsets_;
   Batch batch_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "kernels/copy_many.h"
 #include "model/mixer_types.h"
 
 namespace qdelta {
@@ -49,17 +50,19 @@ void ModelStates::clear(std::int64_t slot) {
 }
 
 void ModelStates::copy(const ModelStates& from, std::int64_t slot, std::int64_t to) {
+  std::vector<CopyPart> within;
   for (std::size_t i = 0; i < pools_.size(); ++i) {
     const TensorView view = slot_of(i, to);
     const ConstTensorView source = from.slot_of(i, slot);
     if (device_.gpu == from.device_.gpu) {
-      copy_on_device(device_, view.data, source.data, bytes_of(view));
+      within.push_back({.to = view.data, .from = source.data, .bytes = bytes_of(view)});
     } else if (device_.gpu == nullptr) {
       download(from.device_, view.data, source.data, bytes_of(view));
     } else {
       upload(device_, view.data, source.data, bytes_of(view));
     }
   }
+  copy_many(device_, within);
 }
 
 TensorView ModelStates::slot_of(std::size_t pool, std::int64_t slot) {

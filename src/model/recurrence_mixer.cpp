@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/lengths_on_device.h"
 #include "kernels/row_blocks.h"
 #include "kernels/steps.h"
 #include "model/adjacent_states.h"
@@ -55,6 +56,11 @@ BasicView<Byte> without_batch(const BasicView<Byte>& view) {
     out.stride[static_cast<std::size_t>(axis)] = view.step(axis + 1);
   }
   return out;
+}
+
+// The length of every sequence; 0 where they differ, or the device alone knows them: then they are packed.
+std::int64_t length_of_all(const Batch& batch) {
+  return batch.offsets.empty() || LengthsOnDevice::current() != nullptr ? 0 : batch.common_length();
 }
 
 std::int64_t chunks_of(std::span<const std::int64_t> offsets) {
@@ -259,7 +265,7 @@ RecurrenceInputs RecurrenceMixer::inputs(const Batch& batch, const Activations& 
   in.scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim));
   in.qk_l2norm = true;
   // Sequences of one length are the rows of a batch, others are packed.
-  const std::int64_t length = batch.offsets.empty() ? 0 : batch.common_length();
+  const std::int64_t length = length_of_all(batch);
   in.q = as_heads(qkv, length, 0, c.num_heads, c.head_dim);
   in.k = as_heads(qkv, length, c.key_width(), c.num_heads, c.head_dim);
   in.v = as_heads(qkv, length, 2 * c.key_width(), c.value_heads(), c.value_dim());
@@ -276,7 +282,7 @@ RecurrenceForward RecurrenceMixer::forward_args(const LayerContext& context, con
   args.in = inputs(context.batch, a, qkv);
   args.in.h0 = states;
   args.ht = states;
-  args.o = as_heads(a.o, context.batch.common_length(), 0, config_->value_heads(), config_->value_dim());
+  args.o = as_heads(a.o, length_of_all(context.batch), 0, config_->value_heads(), config_->value_dim());
   args.chunk_states = a.chunk_states;
   args.saved = a.saved;
   if (RowBlocks::fixed()) args.run.segments = 1;
@@ -288,7 +294,7 @@ RecurrenceBackward RecurrenceMixer::backward_args(const LayerContext& context, c
   const ModelConfig& c = *config_;
   RecurrenceBackward args;
   args.in = inputs(context.batch, a, qkv_of(a, s));
-  const std::int64_t length = context.batch.common_length();
+  const std::int64_t length = length_of_all(context.batch);
   args.d_o = as_heads(s.d_o, length, 0, c.value_heads(), c.value_dim());
   args.chunk_states = a.chunk_states;
   args.saved = a.saved;

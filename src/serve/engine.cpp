@@ -251,17 +251,15 @@ void Engine::restore(std::size_t slot) {
   const auto index = static_cast<std::int64_t>(slot);
   const GenerationOptions& options = running.sequence.options();
   StateCache::Found found;
-  if (const StateCopy* start = running.request().start.get(); start != nullptr) {
-    states_.copy(start->states, 0, index);
-  } else {
-    states_.clear(index);
-  }
+  const StateCopy* const start = running.request().start.get();
+  if (start != nullptr) states_.copy(start->states, 0, index);
   // What was read into a state that came with it, the cache does not know.
-  if (!options.score_prompt && running.request().start == nullptr && cache_.keeps()) {
+  if (!options.score_prompt && start == nullptr && cache_.keeps()) {
     ++metrics_.cache_lookups;
     found = cache_.restore(running.sequence.prompt(), states_, index);
     plan_cuts(running, found);
   }
+  if (start == nullptr && found.tokens == 0) states_.clear(index);
   if (found.tokens > 0) {
     running.sequence.skip(found.tokens);
     if (options.stream == 0) running.job->add_cached_tokens(found.tokens);  // as the tokens of a prompt, once for all n

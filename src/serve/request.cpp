@@ -30,16 +30,19 @@ std::optional<std::int64_t> whole_number(const json& value) {
   return value.get<std::int64_t>();
 }
 
+const char* type_name(const json& value) { return is_json_ids(value) ? "array of numbers" : value.type_name(); }
+bool is_array(const json& value) { return value.is_array() || is_json_ids(value); }
+
 // The fields of a request, each asked for by its name and type.
 class Fields {
  public:
   explicit Fields(std::string_view body) {
     try {
-      all_ = parse_json(body, "the body");
+      all_ = parse_json_with_ids(body, "the body");
     } catch (const Error& error) {
       throw ApiError(400, error.what());
     }
-    if (!all_.is_object()) refuse("", "the body must be a JSON object, not {}", all_.type_name());
+    if (!all_.is_object()) refuse("", "the body must be a JSON object, not {}", type_name(all_));
   }
 
   // Null where it is not given.
@@ -50,7 +53,7 @@ class Fields {
   [[nodiscard]] bool flag(const char* name, bool otherwise) const {
     const json* value = find(name);
     if (value == nullptr) return otherwise;
-    if (!value->is_boolean()) refuse(name, "{} must be true or false, not {}", name, value->type_name());
+    if (!value->is_boolean()) refuse(name, "{} must be true or false, not {}", name, type_name(*value));
     return value->get<bool>();
   }
   [[nodiscard]] std::optional<std::int64_t> integer(const char* name, std::int64_t low, std::int64_t high) const {
@@ -65,7 +68,7 @@ class Fields {
   [[nodiscard]] float number(const char* name, float otherwise) const {
     const json* value = find(name);
     if (value == nullptr) return otherwise;
-    if (!value->is_number()) refuse(name, "{} must be a number, not {}", name, value->type_name());
+    if (!value->is_number()) refuse(name, "{} must be a number, not {}", name, type_name(*value));
     const auto number = static_cast<float>(value->get<double>());
     if (!std::isfinite(number)) refuse(name, "{} is too large", name);
     return number;
@@ -74,7 +77,7 @@ class Fields {
   [[nodiscard]] std::string state_name(const char* name) const {
     const json* value = find(name);
     if (value == nullptr) return {};
-    if (!value->is_string()) refuse(name, "{} must be the name of a state, not {}", name, value->type_name());
+    if (!value->is_string()) refuse(name, "{} must be the name of a state, not {}", name, type_name(*value));
     check_state_name(value->get_ref<const std::string&>(), name);
     return value->get<std::string>();
   }
@@ -94,17 +97,22 @@ class Fields {
 
 std::vector<std::int32_t> token_ids(const json& value, const std::string& place, const char* parameter,
                                     std::int64_t most, std::int64_t vocab_size) {
-  if (!value.is_array()) refuse(parameter, "{} must be an array of token ids, not {}", place, value.type_name());
-  if (static_cast<std::int64_t>(value.size()) > most) {
-    refuse(parameter, "{} has {} tokens, and this server takes at most {}", place, value.size(), most);
+  if (!is_array(value)) refuse(parameter, "{} must be an array of token ids, not {}", place, type_name(value));
+  std::vector<std::int32_t> ids = is_json_ids(value) ? json_ids(value) : std::vector<std::int32_t>();
+  const std::size_t size = std::max(ids.size(), value.size());  // what holds ids has a size of 1
+  if (static_cast<std::int64_t>(size) > most) {
+    refuse(parameter, "{} has {} tokens, and this server takes at most {}", place, size, most);
   }
-  std::vector<std::int32_t> ids;
-  ids.reserve(value.size());
+  const auto refuse_at = [&](std::size_t index) {
+    refuse(parameter, "{}[{}] must be a token id: a whole number from 0 to {}", place, index, vocab_size - 1);
+  };
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= vocab_size) refuse_at(i);
+  }
+  if (!ids.empty()) return ids;
   for (const json& element : value) {
     const std::optional<std::int64_t> id = whole_number(element);
-    if (!id || *id < 0 || *id >= vocab_size) {
-      refuse(parameter, "{}[{}] must be a token id: a whole number from 0 to {}", place, ids.size(), vocab_size - 1);
-    }
+    if (!id || *id < 0 || *id >= vocab_size) refuse_at(ids.size());
     ids.push_back(static_cast<std::int32_t>(*id));
   }
   return ids;
@@ -115,8 +123,8 @@ std::vector<Prompt> prompts_of(const Fields& fields, const Limits& limits) {
   const json* prompt = fields.find("prompt");
   if (prompt == nullptr) refuse("prompt", "prompt is missing: a text, token ids, or an array of either");
   if (prompt->is_string()) return {prompt->get<std::string>()};
-  if (!prompt->is_array()) {
-    refuse("prompt", "prompt must be a text, token ids, or an array of either, not {}", prompt->type_name());
+  if (!is_array(*prompt)) {
+    refuse("prompt", "prompt must be a text, token ids, or an array of either, not {}", type_name(*prompt));
   }
   if (prompt->empty()) refuse("prompt", "prompt is an empty array");
   const auto ids_at = [&](const json& value, const std::string& place) {
@@ -124,10 +132,11 @@ std::vector<Prompt> prompts_of(const Fields& fields, const Limits& limits) {
     if (ids.empty()) refuse("prompt", "{} has no tokens", place);
     return ids;
   };
+  if (is_json_ids(*prompt)) return {ids_at(*prompt, "prompt")};
   const json& first = prompt->front();
   if (first.is_number()) return {ids_at(*prompt, "prompt")};
-  if (!first.is_string() && !first.is_array()) {
-    refuse("prompt", "prompt[0] must be a text, a token id or an array of them, not {}", first.type_name());
+  if (!first.is_string() && !is_array(first)) {
+    refuse("prompt", "prompt[0] must be a text, a token id or an array of them, not {}", type_name(first));
   }
   if (static_cast<std::int64_t>(prompt->size()) > limits.max_sequences) {
     refuse("prompt", "there are {} prompts, and this server takes at most {} at once", prompt->size(),
@@ -136,9 +145,8 @@ std::vector<Prompt> prompts_of(const Fields& fields, const Limits& limits) {
   std::vector<Prompt> prompts;
   for (const json& value : *prompt) {
     const std::string place = fmt::format("prompt[{}]", prompts.size());
-    if (value.type() != first.type()) {
-      refuse("prompt", "{} is {}, but prompt[0] is {}: they must be alike", place, value.type_name(),
-             first.type_name());
+    if (is_array(value) != is_array(first) || value.is_string() != first.is_string()) {
+      refuse("prompt", "{} is {}, but prompt[0] is {}: they must be alike", place, type_name(value), type_name(first));
     }
     if (first.is_string()) {
       prompts.emplace_back(value.get<std::string>());
@@ -154,11 +162,11 @@ std::vector<std::string> stops_of(const Fields& fields) {
   const json* stop = fields.find("stop");
   if (stop == nullptr) return {};
   const json all = stop->is_string() ? json::array({*stop}) : *stop;
-  if (!all.is_array()) refuse("stop", "stop must be a text or an array of texts, not {}", all.type_name());
+  if (!all.is_array()) refuse("stop", "stop must be a text or an array of texts, not {}", type_name(all));
   if (all.size() > kMostStops) refuse("stop", "stop has {} texts, and at most {} are taken", all.size(), kMostStops);
   std::vector<std::string> stops;
   for (const json& value : all) {
-    if (!value.is_string()) refuse("stop", "stop must hold texts, not {}", value.type_name());
+    if (!value.is_string()) refuse("stop", "stop must hold texts, not {}", type_name(value));
     const auto& text = value.get_ref<const std::string&>();
     if (text.size() > kLongestStop)
       refuse("stop", "stop has a text of {} bytes, and at most {} are taken", text.size(), kLongestStop);
@@ -196,7 +204,7 @@ SamplingOptions sampling_of(const Fields& fields) {
 std::vector<TokenBias> biases_of(const Fields& fields, std::int64_t vocab_size) {
   const json* all = fields.find("logit_bias");
   if (all == nullptr) return {};
-  if (!all->is_object()) refuse("logit_bias", "logit_bias must be an object, not {}", all->type_name());
+  if (!all->is_object()) refuse("logit_bias", "logit_bias must be an object, not {}", type_name(*all));
   if (all->size() > kMostBiases) {
     refuse("logit_bias", "logit_bias has {} tokens, and at most {} are taken", all->size(), kMostBiases);
   }
@@ -258,11 +266,11 @@ void parse_stream(const Fields& fields, CompletionRequest& request) {
   request.stream = fields.flag("stream", false);
   const json* options = fields.find("stream_options");
   if (options == nullptr) return;
-  if (!options->is_object()) refuse("stream_options", "stream_options must be an object, not {}", options->type_name());
+  if (!options->is_object()) refuse("stream_options", "stream_options must be an object, not {}", type_name(*options));
   if (!request.stream) refuse("stream_options", "stream_options without stream");
   const auto usage = options->find("include_usage");
   if (usage != options->end() && !usage->is_boolean()) {
-    refuse("stream_options", "stream_options.include_usage must be true or false, not {}", usage->type_name());
+    refuse("stream_options", "stream_options.include_usage must be true or false, not {}", type_name(*usage));
   }
   request.stream_usage = usage != options->end() && usage->get<bool>();
 }
@@ -271,7 +279,7 @@ void parse_stream(const Fields& fields, CompletionRequest& request) {
 void parse_common(const Fields& fields, const Limits& limits, CompletionRequest& request) {
   // There is one model; whatever a client calls it, it is meant.
   if (const json* model = fields.find("model"); model != nullptr && !model->is_string()) {
-    refuse("model", "model must be a text, not {}", model->type_name());
+    refuse("model", "model must be a text, not {}", type_name(*model));
   }
   request.n = fields.integer("n", 1, limits.max_sequences).value_or(1);
   refuse_unsupported(fields, request.n);

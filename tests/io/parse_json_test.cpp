@@ -44,6 +44,60 @@ TEST(ParseJson, WhatIsNoJsonIsNamed) {
   expect_error(Status::corrupt, {"text", "NUL"}, [] { return parse_json(std::string("{}\0", 3), "text"); });
 }
 
+// With the ids as plain arrays again.
+nlohmann::json plain(const nlohmann::json& value) {
+  if (is_json_ids(value)) return json_ids(value);
+  nlohmann::json copy = value;
+  if (value.is_structured()) {
+    for (auto& part : copy) part = plain(nlohmann::json(part));
+  }
+  return copy;
+}
+
+std::string array_of(std::size_t count, const std::string& number = "7", const std::string& comma = ",") {
+  std::string text = "[" + number;
+  for (std::size_t i = 1; i < count; ++i) text += comma + std::to_string(i * i);
+  return text + "]";
+}
+
+TEST(ParseJsonWithIds, GivesTheSameValues) {
+  const std::string few = array_of(kFewestIds - 1);
+  const std::string ids = array_of(kFewestIds);
+  const std::string spaced = array_of(40, " 2147483647\n", " ,\t");
+  for (const std::string& text :
+       {ids, "[" + ids + "," + few + ",[]," + spaced + ",[[" + ids + "]]]",
+        R"({"a":")" + ids + R"(\"[","b":)" + ids + "}",
+        R"({"a":)" + ids + R"(,"a":)" + few + R"(,"b":{"[":)" + spaced + "}}", array_of(40, "2147483648"),
+        array_of(40, "-1"), array_of(40, "1.0"), array_of(40, "1e3"), array_of(40, "\"7\""), array_of(40, "[7]"),
+        array_of(40, "null"), array_of(40, "0")}) {
+    EXPECT_EQ(plain(parse_json_with_ids(text, "text")), parse_json(text, "text")) << text;
+  }
+  EXPECT_TRUE(is_json_ids(parse_json_with_ids(spaced, "text")));
+  EXPECT_TRUE(is_json_ids(parse_json_with_ids("[" + few + "," + ids + "]", "text").at(1)));
+  EXPECT_FALSE(is_json_ids(parse_json_with_ids(few, "text")));
+}
+
+TEST(ParseJsonWithIds, WhatIsWrongIsSaidOfTheWholeText) {
+  const std::string ids = array_of(40);
+  const JsonLimits limits{.bytes = 500, .values = 50};
+  for (const std::string& text :
+       std::vector<std::string>{"{\"a\":" + ids + ",}", "{\"a\":" + ids + "}]", "{\"a\":" + ids + ",\"\xff\":1}",
+                                "[" + ids + std::string("\0]", 2), array_of(40, "07"), array_of(40, "+7"),
+                                array_of(40, "7 7"), array_of(40, ""), array_of(40).substr(0, 60),
+                                "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,]", "[" + ids + ",\"", "[" + ids + ",\"\\",
+                                "[" + ids + "," + array_of(30) + "]", "[" + ids + "\"" + std::string(500, 'x') + "\"]",
+                                "[" + ids + "," + std::string(101, '[') + std::string(101, ']') + "]"}) {
+    std::string expected;
+    try {
+      (void)parse_json(text, "text", limits);
+    } catch (const Error& error) {
+      expected = error.what();
+    }
+    ASSERT_FALSE(expected.empty()) << text;
+    expect_error(Status::corrupt, {expected}, [&] { return parse_json_with_ids(text, "text", limits); });
+  }
+}
+
 TEST(RegularFile, OthersAreRefusedAtOnce) {
   const TemporaryFolder folder;
   ASSERT_EQ(::mkfifo(folder.file("pipe").c_str(), 0600), 0);

@@ -29,6 +29,38 @@ TEST(Request, PromptsInAllFourForms) {
   EXPECT_EQ(parsed(R"({"prompt": [[7], [1, 2]]})").prompts, (std::vector<Prompt>{Ids{7}, Ids{1, 2}}));
 }
 
+// Long arrays of ids are read in a way of their own.
+TEST(Request, PromptsOfManyTokens) {
+  Limits many = limits();
+  many.max_prompt = 100;
+  Ids ids;
+  std::string text;
+  for (std::int32_t id = 0; id < 100; ++id) {
+    ids.push_back(99 - id);
+    text += (id > 0 ? ", " : "") + std::to_string(99 - id);
+  }
+  EXPECT_EQ(parse_completion("{\"prompt\": [" + text + "]}", many).prompts, std::vector<Prompt>{ids});
+  EXPECT_EQ(parse_completion("{\"prompt\": [[" + text + "], [1]]}", many).prompts, (std::vector<Prompt>{ids, Ids{1}}));
+  EXPECT_EQ(parse_completion("{\"prompt\": [[1], [" + text + "]]}", many).prompts, (std::vector<Prompt>{Ids{1}, ids}));
+  EXPECT_EQ(parse_detokenize("{\"tokens\": [" + text + "]}", many), ids);
+  const auto refused = [&](const std::string& body, const std::string& parameter, const std::string& why) {
+    try {
+      (void)parse_completion(body, many);
+      ADD_FAILURE() << body;
+    } catch (const ApiError& error) {
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+      const nlohmann::json named = error.body()["error"]["param"];
+      EXPECT_EQ(named.is_null() ? "" : named.get<std::string>(), parameter);
+    }
+  };
+  refused("{\"prompt\": [" + text + ", 5]}", "prompt", "101 tokens, and this server takes at most 100");
+  refused("{\"prompt\": [[1], [" + text.substr(4) + ", 100]]}", "prompt", "prompt[1][99] must be a token id");
+  refused("{\"prompt\": [\"a\", [" + text + "]]}", "prompt", "must be alike");
+  refused("{\"prompt\": \"a\", \"stop\": [" + text + "]}", "stop", "array of texts, not array of numbers");
+  refused("{\"prompt\": \"a\", \"allowed_token_ids\": [" + text + "]}", "allowed_token_ids", "not supported");
+  refused("{\"prompt\": [" + text + "]", "", "not valid JSON");
+}
+
 TEST(Request, WhatIsNotSaidIsAsInOpenAIsInterface) {
   const CompletionRequest request = parsed(R"({"prompt": "a", "max_tokens": null, "stop": null, "seed": null})");
   EXPECT_EQ(request.max_tokens, 16);

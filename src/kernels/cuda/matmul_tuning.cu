@@ -3,7 +3,9 @@
 #include <limits>
 #include <memory>
 
+#include "core/memory.h"
 #include "kernels/cuda/kernel_launch.h"
+#include "kernels/cuda/matmul_cache.h"
 #include "kernels/cuda/matmul_tuning.h"
 #include "kernels/cuda/runtime.h"
 
@@ -11,8 +13,8 @@ namespace qdelta::cuda {
 namespace {
 
 // Memory for one result; null where there is none.
-using Trial = std::unique_ptr<std::byte, void (*)(std::byte*) noexcept>;
-Trial trial_memory(std::size_t bytes) {
+using TrialMemory = std::unique_ptr<std::byte, void (*)(std::byte*) noexcept>;
+TrialMemory trial_memory(std::size_t bytes) {
   try {
     return {allocate(bytes), release};
   } catch (const Error& error) {
@@ -77,13 +79,71 @@ unsigned long long fingerprint(const Context& context, const void* data, std::si
   return value;
 }
 
+// Numbers from -1 to 1, as many as fill the bytes, of one of the two types.
+__global__ __launch_bounds__(kBlockThreads) void random_kernel(void* data, std::int64_t count, bool is_bf16,
+                                                               unsigned long long seed) {
+  const std::int64_t stride = std::int64_t{gridDim.x} * kBlockThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kBlockThreads + threadIdx.x; i < count; i += stride) {
+    unsigned long long mixed = static_cast<unsigned long long>(i) + seed;
+    mixed = (mixed ^ (mixed >> 30U)) * 0xbf58476d1ce4e5b9ULL;
+    mixed = (mixed ^ (mixed >> 27U)) * 0x94d049bb133111ebULL;
+    const float value = static_cast<float>(mixed >> 40U) * 0x1p-23F - 1.0F;
+    if (is_bf16) {
+      static_cast<bf16*>(data)[i] = static_cast<bf16>(value);
+    } else {
+      static_cast<float*>(data)[i] = value;
+    }
+  }
+}
+
+void fill_random(const Context& context, void* data, std::int64_t count, DType type, unsigned long long seed) {
+  random_kernel<<<8 * context.sm_count(), kBlockThreads, 0, context.stream()>>>(data, count, type == DType::bf16, seed);
+  check_launch("random");
+}
+
+// The operands and the result of a product, and the sum of a fingerprint, side by side from `base` on; null: to count
+// how much memory they take.
+struct TrialParts {
+  std::int64_t a, b, add;  // elements
+  std::size_t result_bytes;
+  Trial trial;
+  unsigned long long* sum;
+  std::size_t used;
+
+  TrialParts(const MatmulShape& shape, std::byte* base)
+      : a(elements(shape.a, shape.rows, shape.inner)),
+        b(elements(shape.b, shape.inner, shape.cols)),
+        add(shape.rows * shape.ld_add),
+        result_bytes(static_cast<std::size_t>(shape.rows * shape.ldc) * size_of(shape.out)) {
+    BumpAllocator memory(base);
+    const auto take = [&](std::int64_t count, DType type) {
+      return memory.take<std::byte>(count * static_cast<std::int64_t>(size_of(type)));
+    };
+    trial = {.a = take(a, shape.in), .b = take(b, shape.in), .add = take(add, shape.out), .c = nullptr};
+    trial.c = memory.take<std::byte>(static_cast<std::int64_t>(result_bytes));
+    sum = memory.take<unsigned long long>(1);
+    used = memory.used();
+  }
+  void fill(const Context& context, const MatmulShape& shape) const {
+    fill_random(context, trial.a, a, shape.in, 1);
+    fill_random(context, trial.b, b, shape.in, std::uint64_t{1} << 40U);
+    fill_random(context, trial.add, add, shape.out, std::uint64_t{1} << 41U);
+  }
+
+ private:
+  // Of an operand whose op() is rows x cols.
+  static std::int64_t elements(const MatmulShape::Operand& operand, std::int64_t rows, std::int64_t cols) {
+    return (operand.transposed ? cols : rows) * operand.ld;
+  }
+};
+
 }  // namespace
 
 int fastest_with_same_bits(const Context& context, int algorithms, std::size_t bytes,
                            const std::function<bool(int algorithm, void* out)>& run) {
   constexpr int kRepeats = 3;
   const std::size_t padded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  const Trial trial = trial_memory(padded + sizeof(unsigned long long));
+  const TrialMemory trial = trial_memory(padded + sizeof(unsigned long long));
   if (trial == nullptr) return 0;
   auto* sum = reinterpret_cast<unsigned long long*>(trial.get() + padded);
   Events events;
@@ -108,6 +168,26 @@ int fastest_with_same_bits(const Context& context, int algorithms, std::size_t b
     }
   }
   return fastest;
+}
+
+int first_with_same_bits(const Context& context, const MatmulShape& shape, int algorithms,
+                         const std::function<bool(int algorithm, const Trial& trial)>& run) {
+  const TrialMemory memory = trial_memory(TrialParts(shape, nullptr).used);
+  if (memory == nullptr) return 0;
+  const TrialParts parts(shape, memory.get());
+  parts.fill(context, shape);
+  unsigned long long expected = 0;
+  for (int algorithm = 0; algorithm < algorithms; ++algorithm) {
+    QDELTA_CUDA(cudaMemsetAsync(parts.trial.c, 0, parts.result_bytes, context.stream()));
+    if (!run(algorithm, parts.trial)) continue;
+    const unsigned long long found = fingerprint(context, parts.trial.c, parts.result_bytes, parts.sum);
+    if (algorithm == 0) {
+      expected = found;
+    } else if (found == expected) {
+      return algorithm;
+    }
+  }
+  return 0;
 }
 
 }  // namespace qdelta::cuda

@@ -7,6 +7,7 @@
 #include "core/memory.h"
 #include "kernels/cuda/recurrence_chunk_args.h"
 #include "kernels/cuda/upload_offsets.h"
+#include "kernels/lengths_on_device.h"
 #include "kernels/recurrence_check.h"
 #include "kernels/recurrence_layout.h"
 
@@ -180,19 +181,24 @@ struct ChunkLaunch {
     chunks.tokens = at.T;
     chunks.per_sequence = in.cu_seqlens.empty() ? ceil_div(at.T, kChunk) : 0;
     chunks.total = at.total_chunks;
+    const LengthsOnDevice* const lengths = LengthsOnDevice::current();
+    BumpAllocator of_all(lengths != nullptr ? lengths->tables().data() : nullptr);
+    BumpAllocator& tables = lengths != nullptr ? of_all : memory;
     if (!in.cu_seqlens.empty()) {
-      chunks.cu_seqlens = memory.take<std::int64_t>(at.N + 1);
-      chunks.first_chunk = memory.take<std::int64_t>(at.N + 1);
-      chunks.sequence = memory.take<std::int32_t>(at.total_chunks);
+      chunks.cu_seqlens = lengths != nullptr ? lengths->offsets().data() : memory.take<std::int64_t>(at.N + 1);
+      chunks.first_chunk = tables.take<std::int64_t>(at.N + 1);
+      chunks.sequence = tables.take<std::int32_t>(at.total_chunks);
     }
-    allocate_segments(chunks_per_segment(at, dims, bf16, context.sm_count(), run.segments), memory);
+    allocate_segments(chunks_per_segment(at, dims, bf16, context.sm_count(), run.segments), tables, memory);
+    require(lengths == nullptr || of_all.used() <= lengths->tables().size(), "the tables of {} sequences need {} bytes",
+            at.N, of_all.used());
     BumpAllocator elsewhere(saved);
     prepared = allocate_prepared(traits, slots, backward || saved != nullptr, saved == nullptr ? memory : elsewhere);
   }
 
   [[nodiscard]] bool is_split() const { return segments.total > at.N; }
 
-  void allocate_segments(std::int64_t length, BumpAllocator& memory) {
+  void allocate_segments(std::int64_t length, BumpAllocator& tables, BumpAllocator& memory) {
     const auto count = [&](std::int64_t n) { return std::max<std::int64_t>(1, ceil_div(at.chunks(n), length)); };
     segments.chunks = length;
     if (at.cu_seqlens.empty()) {
@@ -200,9 +206,9 @@ struct ChunkLaunch {
       segments.total = at.N * count(0);
     } else {
       for (std::int64_t n = 0; n < at.N; ++n) segments.total += count(n);
-      segments.first_segment = memory.take<std::int64_t>(at.N + 1);
-      segments.first_chunk = memory.take<std::int64_t>(segments.total + 1);
-      segments.sequence = memory.take<std::int32_t>(segments.total);
+      segments.first_segment = tables.take<std::int64_t>(at.N + 1);
+      segments.first_chunk = tables.take<std::int64_t>(segments.total + 1);
+      segments.sequence = tables.take<std::int32_t>(segments.total);
     }
     if (!is_split()) return;
     const std::int64_t maps = segments.total * at.HV;
@@ -245,7 +251,11 @@ struct ChunkLaunch {
 
   void build_chunk_tables(const Context& context, const RecurrenceInputs& in) const {
     if (chunks.cu_seqlens == nullptr) return;
-    upload_offsets(context, const_cast<std::int64_t*>(chunks.cu_seqlens), in.cu_seqlens);
+    if (LengthsOnDevice* const lengths = LengthsOnDevice::current(); lengths == nullptr) {
+      upload_offsets(context, const_cast<std::int64_t*>(chunks.cu_seqlens), in.cu_seqlens);
+    } else if (!lengths->tables_are_missing()) {
+      return;
+    }
     launch_build_chunk_tables(context, chunks, segments);
   }
   void prepare(const Context& context, const RecurrenceInputs& in) const {
