@@ -78,6 +78,20 @@ __device__ inline void store_8_bytes(void* to, uint2 packed, bool valid) {
                "r"(packed.x), "r"(packed.y), "r"(valid ? 1 : 0)
                : "memory");
 }
+// Not predicated; 8 or 16 bytes that start at a multiple of as many.
+__device__ inline void store_vector(void* to, uint2 vector) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(vector.x), "r"(vector.y) : "memory");
+}
+__device__ inline void store_vector(void* to, uint4 vector) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(vector.x), "r"(vector.y), "r"(vector.z),
+               "r"(vector.w)
+               : "memory");
+}
+__device__ inline void store_vector(void* to, float4 vector) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(vector.x), "f"(vector.y), "f"(vector.z),
+               "f"(vector.w)
+               : "memory");
+}
 // Into L2.
 __device__ inline void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 

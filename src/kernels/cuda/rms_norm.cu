@@ -20,6 +20,8 @@ struct RowPartition {
   static constexpr int kPerThread = ElementsPerThread;
   static constexpr int kThreadsOfBlock = BlockThreads;
   static constexpr int kRows = kThreadsOfBlock / kThreads;  // of a block at a time
+  // Narrow rows, a head's: a block has many of them, so its threads keep their weights.
+  static constexpr bool kNarrow = kRows > 1 && kPerThread <= 8;
 };
 
 template <class Body>
@@ -37,6 +39,21 @@ void dispatch_backward(std::int64_t width, const Body& body) {
   body(RowPartition<1024, 8, 1024>());
 }
 
+// Where a row is: heads follow each other in the row of a token. Goes to a row some way on without a division.
+struct RowCursor {
+  unsigned n, head;
+
+  __device__ RowCursor(unsigned row, unsigned heads) : n(row / heads), head(row - n * heads) {}
+  __device__ void advance(const RowCursor& by, unsigned heads) {
+    n += by.n;
+    head += by.head;
+    if (head >= heads) {
+      head -= heads;
+      ++n;
+    }
+  }
+};
+
 enum class Gate { none, silu, sigmoid };
 
 template <class X, class Y>
@@ -50,51 +67,83 @@ struct NormForwardArgs {
   float epsilon;
 };
 
+// What a thread has of a row.
+template <class X, int N, int kPacks>
+struct ForwardRow {
+  Pack<X, N> x[kPacks], z[kPacks];
+};
+
 template <class X, class Y, int N, class RowPartition, Gate kGate>
 __global__ __launch_bounds__(kBlockThreads) void norm_forward_kernel(NormForwardArgs<X, Y> a) {
   constexpr int kPacks = RowPartition::kPerThread / N;
+  constexpr bool kNarrow = RowPartition::kNarrow;
   __shared__ float sums[kBlockThreads / 32];
   const int lane = static_cast<int>(threadIdx.x) % RowPartition::kThreads;
-  const unsigned row = blockIdx.x * RowPartition::kRows + threadIdx.x / RowPartition::kThreads;
+  const auto column = [&](int p) { return (p * RowPartition::kThreads + lane) * N; };
+  const auto load = [&](ForwardRow<X, N, kPacks>& of, const RowCursor& at) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int c = static_cast<int>(at.head) * a.width + column(p);
+      if (column(p) >= a.width) continue;
+      of.x[p] = a.x.template load<N>(at.n, c);
+      if constexpr (kGate != Gate::none) of.z[p] = a.gate.template load<N>(at.n, c);
+    }
+  };
+  const auto weights_at = [&](int p) {
+    auto w = *reinterpret_cast<const Pack<float, N>*>(a.weight + column(p));
+#pragma unroll
+    for (int i = 0; i < N; ++i) w.values[i] = norm_weight(w[i]);
+    return w;
+  };
   ptx::let_next_begin();
   ptx::wait_for_previous();
+  unsigned row = blockIdx.x * RowPartition::kRows + threadIdx.x / RowPartition::kThreads;
   if (row >= a.rows) return;
-  const unsigned n = row / a.heads;
-  const int first = static_cast<int>(row - n * a.heads) * a.width;
-
-  Pack<X, N> x[kPacks];
-  Pack<X, N> z[kPacks];
-  float sum = 0;
+  const unsigned step = gridDim.x * RowPartition::kRows;
+  RowCursor at(row, a.heads);
+  const RowCursor by(step, a.heads);
+  ForwardRow<X, N, kPacks> next;
+  load(next, at);
+  Pack<float, N> weights[kNarrow ? kPacks : 1];
+  if constexpr (kNarrow) {
 #pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const int c = (p * RowPartition::kThreads + lane) * N;
-    if (c >= a.width) continue;
-    x[p] = a.x.template load<N>(n, first + c);
-    if constexpr (kGate != Gate::none) z[p] = a.gate.template load<N>(n, first + c);
-  }
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    if ((p * RowPartition::kThreads + lane) * N >= a.width) continue;
-#pragma unroll
-    for (int i = 0; i < N; ++i) sum += x[p][i] * x[p][i];
-  }
-  sum = block_sum<RowPartition::kThreads>(sum, sums);
-  const float s = inverse_rms(sum, a.width, a.epsilon);
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const int c = (p * RowPartition::kThreads + lane) * N;
-    if (c >= a.width) continue;
-    const auto w = *reinterpret_cast<const Pack<float, N>*>(a.weight + c);
-    float y[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      y[i] = x[p][i] * s * norm_weight(w[i]);
-      if constexpr (kGate == Gate::silu) y[i] *= z[p][i] * sigmoid(z[p][i]);
-      if constexpr (kGate == Gate::sigmoid) y[i] *= sigmoid(z[p][i]);
+    for (int p = 0; p < kPacks; ++p) {
+      if (column(p) < a.width) weights[p] = weights_at(p);
     }
-    a.y.template store<N>(n, first + c, y);
   }
-  if (a.inverse_rms != nullptr && lane == 0) a.inverse_rms[row] = s;
+  for (;; row += step) {
+    const ForwardRow<X, N, kPacks> now = next;
+    const RowCursor here = at;
+    const bool more = kNarrow && row + step < a.rows;
+    if (more) {
+      at.advance(by, a.heads);
+      load(next, at);
+    }
+    float sum = 0;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (column(p) >= a.width) continue;
+#pragma unroll
+      for (int i = 0; i < N; ++i) sum += now.x[p][i] * now.x[p][i];
+    }
+    sum = block_sum<RowPartition::kThreads>(sum, sums);
+    const float s = inverse_rms(sum, a.width, a.epsilon);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (column(p) >= a.width) continue;
+      const auto w = kNarrow ? weights[kNarrow ? p : 0] : weights_at(p);
+      float y[N];
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        y[i] = now.x[p][i] * s * w[i];
+        if constexpr (kGate == Gate::silu) y[i] *= now.z[p][i] * sigmoid(now.z[p][i]);
+        if constexpr (kGate == Gate::sigmoid) y[i] *= sigmoid(now.z[p][i]);
+      }
+      a.y.template store<N>(here.n, static_cast<int>(here.head) * a.width + column(p), y);
+    }
+    if (a.inverse_rms != nullptr && lane == 0) a.inverse_rms[row] = s;
+    if (!more) return;
+  }
 }
 
 template <class X, class DY, class DX>
@@ -107,112 +156,129 @@ struct NormBackwardArgs {
   float* partials;        // [blocks][width] of dweight
   unsigned rows, heads, rows_per_block;
   int width;
-  float epsilon;
+  float inverse_width, epsilon;
+};
+
+// What a thread has of a row; the factors of silu and its derivative, or sigmoid's.
+template <class X, class DY, class DX, int N, int kPacks>
+struct BackwardRow {
+  float inverse_rms;
+  Pack<X, N> x[kPacks], z[kPacks];
+  Pack<DY, N> dy[kPacks];
+  Pack<DX, N> dx[kPacks];
+};
+template <Gate kGate>
+struct GateFactors {
+  float value = 1.0F;
+  float derivative = 0.0F;
+
+  __device__ explicit GateFactors(float z) {
+    if constexpr (kGate == Gate::none) return;
+    const float s = sigmoid(z);
+    value = kGate == Gate::silu ? z * s : s;
+    derivative = kGate == Gate::silu ? silu_derivative(z, s) : s * (1.0F - s);
+  }
 };
 
 // RmsNorm: dx += instead of dx =, and x is what the forward made of it.
 template <class X, class DY, class DX, int N, class RowPartition, Gate kGate, bool RmsNorm>
 __global__ __launch_bounds__(
     RowPartition::kThreadsOfBlock,
-    (RowPartition::kRows > 1 ? 1024 : 768) /
-        RowPartition::kThreadsOfBlock) void norm_backward_kernel(NormBackwardArgs<X, DY, DX> a) {
+    768 / RowPartition::kThreadsOfBlock) void norm_backward_kernel(NormBackwardArgs<X, DY, DX> a) {
   constexpr int kPacks = RowPartition::kPerThread / N;
   constexpr int kWarps = RowPartition::kThreadsOfBlock / 32;
-  constexpr bool kPrefetch = RowPartition::kRows == 1 && RowPartition::kThreadsOfBlock < 1024;  // where registers allow
+  constexpr bool kNarrow = RowPartition::kNarrow;
+  constexpr bool kPrefetch = kNarrow ? N == 8 : RowPartition::kThreadsOfBlock < 1024;  // where registers allow
+  using Row = BackwardRow<X, DY, DX, N, kPacks>;
   __shared__ float sums[2][kWarps];
   __shared__ float dw_of_rows[RowPartition::kRows][RowPartition::kRows > 1 ? 32 * RowPartition::kPerThread : 1];
   const int lane = static_cast<int>(threadIdx.x) % RowPartition::kThreads;
   const int row_of_block = static_cast<int>(threadIdx.x) / RowPartition::kThreads;
   const auto column = [&](int p) { return (p * RowPartition::kThreads + lane) * N; };
-  float dw[RowPartition::kPerThread] = {};
-
-  struct Row {
-    unsigned n = 0;
-    int first = 0;
-    float inverse_rms = 0;
-    Pack<X, N> x[kPacks], z[kPacks];
-    Pack<DY, N> dy[kPacks];
-    Pack<DX, N> dx[kPacks];
-  };
-  const auto load = [&](Row& of, unsigned row) {
-    of.n = row / a.heads;
-    of.first = static_cast<int>(row - of.n * a.heads) * a.width;
+  const auto weights_at = [&](int p) { return *reinterpret_cast<const Pack<float, N>*>(a.weight + column(p)); };
+  const auto load = [&](Row& of, const RowCursor& at, unsigned row) {
     if constexpr (RmsNorm) of.inverse_rms = a.inverse_rms[row];
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
+      const int c = static_cast<int>(at.head) * a.width + column(p);
       if (column(p) >= a.width) continue;
-      of.x[p] = a.x.template load<N>(of.n, of.first + column(p));
-      of.dy[p] = a.dy.template load<N>(of.n, of.first + column(p));
-      if constexpr (kGate != Gate::none) of.z[p] = a.gate.template load<N>(of.n, of.first + column(p));
-      if constexpr (RmsNorm) of.dx[p] = a.dx.template load<N>(of.n, of.first + column(p));
+      of.x[p] = a.x.template load<N>(at.n, c);
+      of.dy[p] = a.dy.template load<N>(at.n, c);
+      if constexpr (kGate != Gate::none) of.z[p] = a.gate.template load<N>(at.n, c);
+      if constexpr (RmsNorm) of.dx[p] = a.dx.template load<N>(at.n, c);
     }
   };
 
   const unsigned end = min(a.rows, (blockIdx.x + 1) * a.rows_per_block);
   unsigned row = blockIdx.x * a.rows_per_block + row_of_block;
+  RowCursor at(row, a.heads);
+  const RowCursor by(RowPartition::kRows, a.heads);
   Row next;
-  if (kPrefetch && row < end) load(next, row);
+  if (kPrefetch && row < end) load(next, at, row);
+  float dw[RowPartition::kPerThread] = {};
+  Pack<float, N> kept_weights[kNarrow ? kPacks : 1];
+  if constexpr (kNarrow) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (column(p) < a.width) kept_weights[p] = weights_at(p);
+    }
+  }
+  const auto weights = [&](int p) {
+    if constexpr (kNarrow) return kept_weights[p];
+    return weights_at(p);
+  };
   for (; row < end; row += RowPartition::kRows) {
-    if (!kPrefetch) load(next, row);
+    if (!kPrefetch) load(next, at, row);
     const Row now = next;
-    if (kPrefetch && row + RowPartition::kRows < end) load(next, row + RowPartition::kRows);
+    const RowCursor here = at;
+    at.advance(by, a.heads);
+    if (kPrefetch && row + RowPartition::kRows < end) load(next, at, row + RowPartition::kRows);
     float squares = 0;
     float dot = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       if (column(p) >= a.width) continue;
-      const auto w = *reinterpret_cast<const Pack<float, N>*>(a.weight + column(p));
+      const auto w = weights(p);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         const float x = now.x[p][i];
-        float e = now.dy[p][i];
-        if constexpr (kGate == Gate::silu) e *= now.z[p][i] * sigmoid(now.z[p][i]);
-        if constexpr (kGate == Gate::sigmoid) e *= sigmoid(now.z[p][i]);
-        squares += x * x;
-        dot += RmsNorm ? e * x : w[i] * e * x;
+        const float e = now.dy[p][i] * GateFactors<kGate>(now.z[p][i]).value;
+        squares = fmaf(x, x, squares);
+        dot = fmaf(e, RmsNorm ? x : w[i] * x, dot);
       }
     }
-    dot = block_sum<RowPartition::kThreads>(dot, sums[0]);
-    dot /= static_cast<float>(a.width);
     float s = now.inverse_rms;
-    if constexpr (!RmsNorm) {
-      squares = block_sum<RowPartition::kThreads>(squares, sums[1]);
-      s = 1.0F / sqrtf(squares / static_cast<float>(a.width) + a.epsilon);
-      dot *= s;
+    if constexpr (RmsNorm) {
+      dot = block_sum<RowPartition::kThreads>(dot, sums[0]) * a.inverse_width;
+    } else {
+      block_sums<RowPartition::kThreads>(sums, dot, squares);
+      s = rsqrtf(fmaf(squares, a.inverse_width, a.epsilon));
+      dot *= a.inverse_width * s;
     }
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
+      const int c = static_cast<int>(here.head) * a.width + column(p);
       if (column(p) >= a.width) continue;
-      const auto w = *reinterpret_cast<const Pack<float, N>*>(a.weight + column(p));
+      const auto w = weights(p);
       float dx[N];
       float dz[N];
       float y[N];
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         const float n = now.x[p][i] * (RmsNorm ? ptx::reciprocal_approx(norm_weight(w[i])) : s);
-        float e = now.dy[p][i];
-        if constexpr (kGate == Gate::sigmoid) {
-          const float sig = sigmoid(now.z[p][i]);
-          dz[i] = e * (n * w[i]) * (sig * (1.0F - sig));
-          e *= sig;
-          y[i] = n * w[i] * sig;
-        } else if constexpr (kGate == Gate::silu) {
-          const float z = now.z[p][i];
-          const float sig = sigmoid(z);
-          dz[i] = e * (n * w[i]) * silu_derivative(z, sig);
-          e *= z * sig;
-          y[i] = n * w[i] * (z * sig);
-        } else {
-          y[i] = n * w[i];
-        }
+        const float dy = now.dy[p][i];
+        const GateFactors<kGate> gate(now.z[p][i]);
+        const float e = dy * gate.value;
+        y[i] = n * w[i] * gate.value;
+        dz[i] = dy * (n * w[i]) * gate.derivative;
         dx[i] = s * (w[i] * e - n * dot);
         if constexpr (RmsNorm) dx[i] += now.dx[p][i];
         dw[p * N + i] += e * n;
       }
-      a.dx.template store<N>(now.n, now.first + column(p), dx);
-      if constexpr (kGate != Gate::none) a.dgate.template store<N>(now.n, now.first + column(p), dz);
-      if (!RmsNorm && a.y.data != nullptr) a.y.template store<N>(now.n, now.first + column(p), y);
-      if (RmsNorm && a.rounded.data != nullptr) a.rounded.template store<N>(now.n, now.first + column(p), dx);
+      a.dx.template store<N>(here.n, c, dx);
+      if constexpr (kGate != Gate::none) a.dgate.template store<N>(here.n, c, dz);
+      if (!RmsNorm && a.y.data != nullptr) a.y.template store<N>(here.n, c, y);
+      if (RmsNorm && a.rounded.data != nullptr) a.rounded.template store<N>(here.n, c, dx);
     }
   }
 
@@ -240,9 +306,12 @@ __global__ __launch_bounds__(
   }
 }
 
+// Of the forward of narrow rows: as many as a large GPU runs at a time.
+constexpr unsigned kNarrowForwardBlocks = 132 * 4;
+
 // Partial sums of the backward: as many blocks as fit a large GPU.
 std::int64_t norm_partials(std::int64_t rows, std::int64_t width) {
-  if (width <= 256) return partial_count(rows, 16, 2 * kMaxPartials);
+  if (width <= 256) return partial_count(rows, 16, kMaxPartials * 3 / 2);
   return partial_count(rows, 4, width <= 1024 ? 3 * kMaxPartials : kMaxPartials / 2);
 }
 
@@ -262,8 +331,9 @@ void launch_forward(const Context& context, const ConstTensorView& x, const Cons
                           .epsilon = epsilon};
   dispatch_forward(width, [&](auto partition) {
     using S = decltype(partition);
+    const unsigned blocks = blocks_for(a.rows, S::kRows);
     launch_overlapped(context, "norm_forward", norm_forward_kernel<X, Y, kVectorWidth<X, Y>, S, kGate>,
-                      blocks_for(a.rows, S::kRows), kBlockThreads, 0, a);
+                      S::kNarrow ? std::min(blocks, kNarrowForwardBlocks) : blocks, kBlockThreads, 0, a);
   });
 }
 
@@ -289,6 +359,7 @@ void launch_backward(const Context& context, const GatedNormBackward& args, cons
                                       .heads = static_cast<unsigned>(heads),
                                       .rows_per_block = static_cast<unsigned>(ceil_div(rows, blocks)),
                                       .width = static_cast<int>(width),
+                                      .inverse_width = 1.0F / static_cast<float>(width),
                                       .epsilon = args.epsilon};
   dispatch_backward(width, [&](auto partition) {
     norm_backward_kernel<X, DY, DX, kVectorWidth<X, DY, DX>, decltype(partition), kGate, RmsNorm>

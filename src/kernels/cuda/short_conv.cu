@@ -2,9 +2,9 @@
 //   backward:  du = dy silu'(u),   dx[t][c] = sum_j weight[c][j] du[t + W - 1 - j][c],   dweight[c][j] += sum_t du[t]
 //   x[...],   dbias += sum_t du[t]
 // A thread has N channels of a tile of tokens, one segment after the other: a segment is what the tile and one sequence
-// have in common. It goes kTokensInFlight tokens at a time, whose loads are in flight together, with the W - 1 inputs
-// before them in registers; the tokens just before a tile (in the backward also those just after it) are read twice.
-// Single tokens with a state (decoding) have a kernel of their own.
+// have in common. The last W inputs are in registers, in rings, where token t of the segment has place t % W, so that
+// none is moved; the next tokens are on their way. The tokens just before a tile (in the backward also those just after
+// it) are read twice. Single tokens with a state (decoding) have a kernel of their own.
 #include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/sequences.h"
@@ -13,7 +13,15 @@ namespace qdelta::cuda {
 namespace {
 
 constexpr int kConvThreads = 128;
-constexpr int kTokensInFlight = 4;
+// Channels of a thread in bfloat16; in float32 4.
+constexpr int kForwardChannels = 8;
+constexpr int kBackwardChannels = 4;
+// As registers allow; in the backward of float32 3.
+constexpr int kForwardBlocksPerSm = 4;
+constexpr int kBackwardBlocksPerSm = 4;
+// Tokens that are loaded ahead, and then worked on with constant places in the rings.
+template <int W>
+inline constexpr int kGroup = W < 4 ? 4 : W;
 
 // A sequence's inputs before its first token: [pool][taps - 1][channels], oldest first.
 struct ConvStates {
@@ -29,85 +37,88 @@ struct ConvStates {
   }
 };
 
-// The weights of a block's channels, transposed through shared memory to [tap][channel], so that loads are coalesced
-// and free of bank conflicts. Where there are fewer taps than W, the oldest weights are zero.
-template <int W, int N>
-struct Weights {
-  static constexpr int kChannels = kConvThreads * N;
-  using Stage = float[W][kChannels + 8];  // padding against bank conflicts
-  float values[W][N];
-  float bias[N];
+// What a block has: kConvThreads * N channels of a tile of tokens. Adjacent blocks have adjacent channels of the same
+// tokens, so that whole rows are read together.
+template <int N>
+struct Tile {
+  int index, begin, end;
+  std::int64_t channel;  // of the thread; may be beyond the last
 
-  // Called by all threads of the block; `first` is its first channel. bias_of may be null.
-  __device__ Weights(const float* weight, const float* bias_of, std::int64_t first, std::int64_t channels, int taps,
-                     Stage& stage) {
-    const int count = static_cast<int>(min(std::int64_t{kChannels}, channels - first)) * taps;
-    for (int i = static_cast<int>(threadIdx.x); i < W * kChannels; i += kConvThreads) {
-      if (taps == W) {
-        if (i < count) stage[i % W][i / W] = weight[first * W + i];
-      } else {
-        const int tap = i / kChannels - (W - taps);
-        const int channel = i % kChannels;
-        stage[i / kChannels][channel] =
-            tap >= 0 && channel * taps < count ? weight[(first + channel) * taps + tap] : 0.0F;
-      }
-    }
-    __syncthreads();
-#pragma unroll
-    for (int j = 0; j < W; ++j) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) values[j][i] = stage[j][threadIdx.x * N + i];
-    }
-    const std::int64_t c = first + threadIdx.x * N;
-#pragma unroll
-    for (int i = 0; i < N; ++i) bias[i] = bias_of != nullptr && c + i < channels ? bias_of[c + i] : 0.0F;
+  __device__ Tile(std::int64_t channels, int rows, int tokens) {
+    constexpr int kChannels = kConvThreads * N;
+    const auto columns = static_cast<unsigned>((channels + kChannels - 1) / kChannels);
+    index = static_cast<int>(blockIdx.x / columns);
+    begin = index * tokens;
+    end = min(rows, begin + tokens);
+    channel = std::int64_t{blockIdx.x % columns} * kChannels + threadIdx.x * N;
   }
 };
 
-// A sliding window: the W - 1 values before a group of kTokensInFlight tokens, then those of the group.
+// The weights of N channels. Where there are fewer taps than W, the oldest weights are zero.
 template <int W, int N>
-struct Window {
-  static constexpr int kBefore = W - 1;
-  float values[kBefore + kTokensInFlight][N];
+struct Weights {
+  float values[W][N];
+  float bias[N];
+
+  // bias_of may be null.
+  __device__ Weights(const float* weight, const float* bias_of, std::int64_t c, int taps) {
+    const bool vectors = W == 4 && taps == 4 && reinterpret_cast<std::uintptr_t>(weight) % 16 == 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      bias[i] = bias_of != nullptr ? bias_of[c + i] : 0.0F;
+      const float* of = weight + (c + i) * taps;
+      const float4 four = vectors ? *reinterpret_cast<const float4*>(of) : float4{};
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const int tap = j - (W - taps);
+        values[j][i] = vectors ? (&four.x)[j % 4] : tap >= 0 ? of[tap] : 0.0F;
+      }
+    }
+  }
+};
+
+// The last W values of N channels: that of token t is in place t % W.
+template <int W, int N>
+struct Ring {
+  float values[W][N];
 
   __device__ void clear() {
 #pragma unroll
-    for (int j = 0; j < kBefore; ++j) {
+    for (int j = 0; j < W; ++j) {
 #pragma unroll
       for (int i = 0; i < N; ++i) values[j][i] = 0.0F;
     }
   }
-  // To the next group.
-  __device__ void advance() {
+  template <class Values>
+  __device__ void put(int t, const Values& of) {
 #pragma unroll
-    for (int j = 0; j < kBefore; ++j) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) values[j][i] = values[j + kTokensInFlight][i];
-    }
+    for (int i = 0; i < N; ++i) values[t % W][i] = of[i];
   }
-  // The convolution at token k of the group.
-  __device__ void convolve(const Weights<W, N>& weights, int k, float (&u)[N]) const {
+  // Of token t - (W - 1) + j.
+  [[nodiscard]] __device__ float get(int t, int j, int i) const { return values[(t + 1 + j) % W][i]; }
+
+  // The convolution at token t.
+  __device__ void convolve(const Weights<W, N>& weights, int t, float (&u)[N]) const {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       u[i] = weights.bias[i];
 #pragma unroll
-      for (int j = 0; j < W; ++j) u[i] = fmaf(weights.values[j][i], values[k + j][i], u[i]);
+      for (int j = 0; j < W; ++j) u[i] = fmaf(weights.values[j][i], get(t, j, i), u[i]);
     }
   }
-  // The values before token t of a sequence that begins at `first`: inputs, a state, or zeros.
+  // The values before token t of a sequence that begins at `first`: inputs, a state, or zeros. That token will be in
+  // place 0.
   template <class T>
   __device__ void load(const Rows<T>& x, const ConvStates& states, std::int64_t state, int t, int first, std::int64_t c,
                        int taps) {
 #pragma unroll
-    for (int j = 0; j < kBefore; ++j) {
-      const int from = t - kBefore + j;
+    for (int j = 1; j < W; ++j) {
+      const int from = t - W + j;
       const int row = from - first + taps - 1;  // of the state
 #pragma unroll
       for (int i = 0; i < N; ++i) values[j][i] = 0.0F;
       if (from >= first) {
-        const auto pack = x.template load<N>(from, c);
-#pragma unroll
-        for (int i = 0; i < N; ++i) values[j][i] = pack[i];
+        put(j, x.template load<N>(from, c));
       } else if (state >= 0 && row >= 0) {
 #pragma unroll
         for (int i = 0; i < N; ++i) values[j][i] = states.data.get(state + row * states.data.ld + c + i);
@@ -128,50 +139,46 @@ struct ConvForwardArgs {
 
 // The states are only read.
 template <class T, int W, int N>
-__global__ __launch_bounds__(kConvThreads) void conv_forward_kernel(ConvForwardArgs<T> a) {
-  __shared__ typename Weights<W, N>::Stage stage;
-  // Adjacent blocks have adjacent channels of the same tokens, so that whole rows are read together.
-  const unsigned columns =
-      static_cast<unsigned>((a.channels + Weights<W, N>::kChannels - 1) / Weights<W, N>::kChannels);
-  const auto tile = static_cast<int>(blockIdx.x / columns);
-  const std::int64_t first_channel = std::int64_t{blockIdx.x % columns} * Weights<W, N>::kChannels;
-  const Weights<W, N> weights(a.weight, a.bias, first_channel, a.channels, a.taps, stage);
-  const std::int64_t c = first_channel + threadIdx.x * N;
+__global__ __launch_bounds__(kConvThreads, kForwardBlocksPerSm) void conv_forward_kernel(ConvForwardArgs<T> a) {
+  const Tile<N> tile(a.channels, a.rows, a.tile);
+  const std::int64_t c = tile.channel;
   if (c >= a.channels) return;
-  const int tile_begin = tile * a.tile;
-  const int tile_end = min(a.rows, tile_begin + a.tile);
-  Window<W, N> window;
-  int n = a.sequences.of(tile_begin);
-  for (int begin = tile_begin; begin < tile_end; ++n) {
-    const int end = min(tile_end, a.sequences.end(n, a.rows));
+  const Weights<W, N> weights(a.weight, a.bias, c, a.taps);
+  Ring<W, N> ring;
+  int n = a.sequences.of(tile.begin);
+  for (int begin = tile.begin; begin < tile.end; ++n) {
+    const int end = min(tile.end, a.sequences.end(n, a.rows));
     if (end <= begin) continue;
-    window.load(a.x, a.states, a.states.of(n), begin, a.sequences.begin(n), c, a.taps);
-    // The next group is loaded while this one is computed.
-    Pack<T, N> next[kTokensInFlight];
-    const auto load = [&](int t0) {
+    ring.load(a.x, a.states, a.states.of(n), begin, a.sequences.begin(n), c, a.taps);
+    Rows<T> x = a.x.from(begin, c);
+    Rows<T> y = a.y.from(begin, c);
+    int left = end - begin;
+    Pack<T, N> ahead[kGroup<W>];
 #pragma unroll
-      for (int k = 0; k < kTokensInFlight; ++k) {
-        if (t0 + k < end) next[k] = a.x.template load<N>(t0 + k, c);
-      }
-    };
-    load(begin);
-    for (int t0 = begin; t0 < end; t0 += kTokensInFlight) {
+    for (int k = 0; k < kGroup<W>; ++k) {
+      if (k < left) ahead[k] = x.template load<N>(k, 0);
+    }
+    const auto group = [&](auto whole) {  // as are this and the next
+      x = x.from(kGroup<W>, 0);
 #pragma unroll
-      for (int k = 0; k < kTokensInFlight; ++k) {
-#pragma unroll
-        for (int i = 0; i < N; ++i) window.values[W - 1 + k][i] = next[k][i];
-      }
-      load(t0 + kTokensInFlight);
-#pragma unroll
-      for (int k = 0; k < kTokensInFlight; ++k) {
-        if (t0 + k >= end) break;
+      for (int k = 0; k < kGroup<W>; ++k) {
+        if (!whole.value && k >= left) break;
+        ring.put(k, ahead[k]);
+        if (whole.value || k + kGroup<W> < left) ahead[k] = x.template load<N>(k, 0);
         float u[N];
-        window.convolve(weights, k, u);
+        ring.convolve(weights, k, u);
 #pragma unroll
         for (int i = 0; i < N; ++i) u[i] *= sigmoid(u[i]);
-        a.y.template store<N>(t0 + k, c, u);
+        y.template store<N>(k, 0, u);
       }
-      window.advance();
+      y = y.from(kGroup<W>, 0);
+    };
+    for (; left > 0; left -= kGroup<W>) {
+      if (left >= 2 * kGroup<W>) {
+        group(std::true_type());
+      } else {
+        group(std::false_type());
+      }
     }
     begin = end;
   }
@@ -268,14 +275,14 @@ struct WeightSums {
   float dw[W][N] = {};
   float dbias[N] = {};
 
-  // Of token k of the window, whose convolution has the gradient du.
-  __device__ void add(const float (&du)[N], const Window<W, N>& window, int k) {
+  // Of token k, whose convolution has the gradient du.
+  __device__ void add(const float (&du)[N], const Ring<W, N>& x, int k) {
 #pragma unroll
     for (int i = 0; i < N; ++i) dbias[i] += du[i];
 #pragma unroll
     for (int j = 0; j < W; ++j) {
 #pragma unroll
-      for (int i = 0; i < N; ++i) dw[j][i] = fmaf(du[i], window.values[k + j][i], dw[j][i]);
+      for (int i = 0; i < N; ++i) dw[j][i] = fmaf(du[i], x.get(k, j, i), dw[j][i]);
     }
   }
   template <class T>
@@ -298,86 +305,89 @@ struct WeightSums {
 };
 
 template <class T, int W, int N>
-__global__ __launch_bounds__(kConvThreads, 4) void conv_backward_kernel(ConvBackwardArgs<T> a) {
-  __shared__ typename Weights<W, N>::Stage stage;
-  // Adjacent blocks have adjacent channels of the same tokens, so that whole rows are read together.
-  const unsigned columns =
-      static_cast<unsigned>((a.channels + Weights<W, N>::kChannels - 1) / Weights<W, N>::kChannels);
-  const auto tile = static_cast<int>(blockIdx.x / columns);
-  const std::int64_t first_channel = std::int64_t{blockIdx.x % columns} * Weights<W, N>::kChannels;
-  const Weights<W, N> weights(a.weight, a.bias, first_channel, a.channels, a.taps, stage);
-  const std::int64_t c = first_channel + threadIdx.x * N;
+__global__ __launch_bounds__(kConvThreads, std::is_same_v<T, bf16>
+                                               ? kBackwardBlocksPerSm
+                                               : 3) void conv_backward_kernel(ConvBackwardArgs<T> a) {
+  const Tile<N> tile(a.channels, a.rows, a.tile);
+  const std::int64_t c = tile.channel;
   if (c >= a.channels) return;
-  const int tile_begin = tile * a.tile;
-  const int tile_end = min(a.rows, tile_begin + a.tile);
-  Window<W, N> window;  // of x
-  Window<W, N> du;
+  const Weights<W, N> weights(a.weight, a.bias, c, a.taps);
+  Ring<W, N> x_ring;
+  Ring<W, N> du_ring;
   WeightSums<W, N> sums;
-  int n = a.sequences.of(tile_begin);
-  for (int begin = tile_begin; begin < tile_end; ++n) {
+  int n = a.sequences.of(tile.begin);
+  for (int begin = tile.begin; begin < tile.end; ++n) {
     const int sequence_end = a.sequences.end(n, a.rows);
-    const int end = min(tile_end, sequence_end);
+    const int end = min(tile.end, sequence_end);
     if (end <= begin) continue;
-    window.load(a.x, a.before, a.before.of(n), begin, a.sequences.begin(n), c, a.taps);
-    du.clear();
+    x_ring.load(a.x, a.before, a.before.of(n), begin, a.sequences.begin(n), c, a.taps);
+    du_ring.clear();
+    Rows<T> x = a.x.from(begin, c);
+    Rows<T> dy = a.dy.from(begin, c);
+    Rows<T> dx = a.dx.from(begin, c);
+    const int length = end - begin;
     // du of the segment, and of the W - 1 tokens after it, which dx needs; zero beyond the sequence.
-    const int stop = min(sequence_end, end + W - 1);
-    for (int t0 = begin; t0 < end + W - 1; t0 += kTokensInFlight) {
-      const auto group = [&](auto whole) {
-        Pack<T, N> x[kTokensInFlight];
-        Pack<T, N> dy[kTokensInFlight];
+    const int inputs = min(sequence_end - begin, length + W - 1);
+    Pack<T, N> x_ahead[kGroup<W>];
+    Pack<T, N> dy_ahead[kGroup<W>];
 #pragma unroll
-        for (int k = 0; k < kTokensInFlight; ++k) {
-          if (!whole.value && t0 + k >= stop) continue;
-          x[k] = a.x.template load<N>(t0 + k, c);
-          dy[k] = a.dy.template load<N>(t0 + k, c);
+    for (int k = 0; k < kGroup<W>; ++k) {
+      if (k >= inputs) continue;
+      x_ahead[k] = x.template load<N>(k, 0);
+      dy_ahead[k] = dy.template load<N>(k, 0);
+    }
+    const auto group = [&](int t0, auto whole) {  // as are the one before it and the next
+      x = x.from(kGroup<W>, 0);
+      dy = dy.from(kGroup<W>, 0);
+#pragma unroll
+      for (int k = 0; k < kGroup<W>; ++k) {
+        const int t = t0 + k;
+        float du[N] = {};
+        if (whole.value || t < inputs) {
+          x_ring.put(k, x_ahead[k]);
+          const Pack<T, N> dy_k = dy_ahead[k];
+          if (whole.value || t + kGroup<W> < inputs) {
+            x_ahead[k] = x.template load<N>(k, 0);
+            dy_ahead[k] = dy.template load<N>(k, 0);
+          }
+          float u[N];
+          x_ring.convolve(weights, k, u);
+#pragma unroll
+          for (int i = 0; i < N; ++i) du[i] = dy_k[i] * silu_derivative(u[i], sigmoid(u[i]));
+          if (whole.value || t < length) sums.add(du, x_ring, k);
         }
+        du_ring.put(k, du);
+        // dx of the input W - 1 tokens back is complete.
+        const int done = t - (W - 1);
+        // Or of one of the rows before the first sequence; the oldest taps may be missing.
+        const int row_before = done + a.taps - 1;
+        const bool is_before =
+            !whole.value && done < 0 && begin == 0 && n == 0 && row_before >= 0 && a.dbefore.data != nullptr;
+        if (!whole.value && !is_before && (done < 0 || done >= length)) continue;
+        float sum[N] = {};
 #pragma unroll
-        for (int k = 0; k < kTokensInFlight; ++k) {
-          const int t = t0 + k;
-          float du_t[N] = {};
-          if (whole.value || t < stop) {
+        for (int j = 0; j < W; ++j) {
 #pragma unroll
-            for (int i = 0; i < N; ++i) window.values[W - 1 + k][i] = x[k][i];
-            float u[N];
-            window.convolve(weights, k, u);
-#pragma unroll
-            for (int i = 0; i < N; ++i) du_t[i] = dy[k][i] * silu_derivative(u[i], sigmoid(u[i]));
-            if (whole.value || t < end) sums.add(du_t, window, k);
-          }
-#pragma unroll
-          for (int i = 0; i < N; ++i) du.values[W - 1 + k][i] = du_t[i];
-          // dx of the input W - 1 tokens back is complete.
-          const int done = t - (W - 1);
-          // Or of one of the rows before the first sequence; the oldest taps may be missing.
-          const int row_before = done - begin + a.taps - 1;
-          const bool is_before =
-              !whole.value && done < begin && begin == 0 && n == 0 && row_before >= 0 && a.dbefore.data != nullptr;
-          if (!whole.value && !is_before && (done < begin || done >= end)) continue;
-          float sum[N] = {};
-#pragma unroll
-          for (int j = 0; j < W; ++j) {
-#pragma unroll
-            for (int i = 0; i < N; ++i) sum[i] = fmaf(weights.values[W - 1 - j][i], du.values[k + j][i], sum[i]);
-          }
-          if (is_before) {
-            for (int i = 0; i < N; ++i) a.dbefore.set(row_before * a.dbefore.ld + c + i, sum[i]);
-          } else {
-            a.dx.template store<N>(done, c, sum);
-          }
+          for (int i = 0; i < N; ++i) sum[i] = fmaf(weights.values[W - 1 - j][i], du_ring.get(k, j, i), sum[i]);
         }
-      };
-      if (t0 - (W - 1) >= begin && t0 + kTokensInFlight <= end) {
-        group(std::true_type());
-      } else {
-        group(std::false_type());
+        if (is_before) {
+          for (int i = 0; i < N; ++i) a.dbefore.set(row_before * a.dbefore.ld + c + i, sum[i]);
+        } else {
+          dx.template store<N>(k - (W - 1), 0, sum);
+        }
       }
-      window.advance();
-      du.advance();
+      dx = dx.from(kGroup<W>, 0);
+    };
+    for (int t0 = 0; t0 < length + W - 1; t0 += kGroup<W>) {
+      if (t0 > 0 && t0 + 2 * kGroup<W> <= length) {
+        group(t0, std::true_type());
+      } else {
+        group(t0, std::false_type());
+      }
     }
     begin = end;
   }
-  sums.store(a, tile, c);
+  sums.store(a, tile.index, c);
 }
 
 // Calls body(element type, taps, channels of a thread); uncommon shapes have one channel a thread.
@@ -442,10 +452,24 @@ ConvStates states_of(const ShortConvForward& args) {
           args.state.step(0)};
 }
 
-// Tokens of a tile in the forward: the overlap of W - 1 tokens is small beside it.
-constexpr int kForwardTile = 64;
+// Tokens of a tile, at least: the overlap of W - 1 tokens is small beside it.
+constexpr std::int64_t kMinTile = 16;
 constexpr std::int64_t kMinBackwardTile = 32;
 constexpr std::int64_t kShortSequence = 8;
+// Blocks of a launch over many tokens: as many as a large GPU runs at a time, or a multiple.
+constexpr std::int64_t kForwardBlocks = 528;
+constexpr std::int64_t kBackwardBlocks = 528;
+
+std::int64_t forward_tile(std::int64_t rows, std::int64_t channels) {
+  const std::int64_t tiles =
+      std::max<std::int64_t>(1, kForwardBlocks / ceil_div(channels, kConvThreads * kForwardChannels));
+  return std::max(kMinTile, ceil_div(rows, tiles));
+}
+std::int64_t backward_tiles(std::int64_t rows, std::int64_t channels) {
+  const std::int64_t most =
+      std::max<std::int64_t>(1, kBackwardBlocks / ceil_div(channels, kConvThreads * kBackwardChannels));
+  return partial_count(rows, kMinBackwardTile, most);
+}
 
 }  // namespace
 
@@ -457,6 +481,7 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
   const std::int64_t channels = args.weight.extent(0);
   const std::int64_t taps = args.weight.extent(1);
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
+  const std::int64_t tile = forward_tile(rows, channels);
   const ConvStates states = states_of(args);
   if (rows == 0 || channels == 0 || sequences == 0) return;
   const auto arguments = [&](auto type) {
@@ -469,7 +494,7 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
                               .states = states,
                               .channels = channels,
                               .rows = static_cast<int>(rows),
-                              .tile = kForwardTile,
+                              .tile = static_cast<int>(tile),
                               .taps = static_cast<int>(taps)};
   };
   if (args.state && rows <= kShortSequence * sequences) {
@@ -492,12 +517,13 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
     });
     return;
   }
-  dispatch_conv<4>(args.x.dtype, taps, aligned(4, {args.x, args.y}), [&](auto type, auto width, auto access) {
+  const bool vectors = aligned(args.x.dtype == DType::bf16 ? kForwardChannels : 4, {args.x, args.y});
+  dispatch_conv<kForwardChannels>(args.x.dtype, taps, vectors, [&](auto type, auto width, auto access) {
     using T = typename decltype(type)::type;
     constexpr int N = decltype(access)::value;
     conv_forward_kernel<T, decltype(width)::value, N>
-        <<<blocks_for(rows, kForwardTile) * blocks_for(channels, kConvThreads * N), kConvThreads, 0,
-           context.stream()>>>(arguments(type));
+        <<<blocks_for(rows, tile) * blocks_for(channels, kConvThreads * N), kConvThreads, 0, context.stream()>>>(
+            arguments(type));
     check_launch("short_conv_forward");
   });
   if (args.state && taps > 1) {
@@ -524,10 +550,11 @@ void short_conv_backward(const Context& context, const ShortConvBackward& args, 
   const std::int64_t taps = args.weight.extent(1);
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
   if (rows == 0 || channels == 0 || sequences == 0) return;
-  const std::int64_t tiles = partial_count(rows, kMinBackwardTile);
+  const std::int64_t tiles = backward_tiles(rows, channels);
   auto* partials = reinterpret_cast<float*>(workspace.data());
   float* bias_partials = partials + tiles * channels * taps;
-  dispatch_conv<4>(args.x.dtype, taps, aligned(4, {args.x, args.dy, args.dx}), [&](auto type, auto width, auto access) {
+  const bool vectors = aligned(args.x.dtype == DType::bf16 ? kBackwardChannels : 4, {args.x, args.dy, args.dx});
+  dispatch_conv<kBackwardChannels>(args.x.dtype, taps, vectors, [&](auto type, auto width, auto access) {
     using T = typename decltype(type)::type;
     constexpr int W = decltype(width)::value;
     constexpr int N = decltype(access)::value;
@@ -556,7 +583,7 @@ void short_conv_backward(const Context& context, const ShortConvBackward& args, 
 
 std::size_t short_conv_backward_workspace(const ShortConvBackward& args) {
   const std::int64_t sums = args.weight.shape.elements() + (args.bias ? args.weight.extent(0) : 0);
-  return static_cast<std::size_t>(partial_count(args.x.extent(0), kMinBackwardTile) * sums) * sizeof(float);
+  return static_cast<std::size_t>(backward_tiles(args.x.extent(0), args.weight.extent(0)) * sums) * sizeof(float);
 }
 
 }  // namespace qdelta::cuda

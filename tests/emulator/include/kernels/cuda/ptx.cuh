@@ -34,6 +34,10 @@ void store_if(void* to, const T& value, bool valid) {
 inline void store_2_bytes(void* to, std::uint16_t bits, bool valid) { store_if(to, bits, valid); }
 inline void store_float(void* to, float value, bool valid) { store_if(to, value, valid); }
 inline void store_8_bytes(void* to, uint2 packed, bool valid) { store_if(to, packed, valid); }
+template <class T>
+void store_vector(void* to, const T& vector) {
+  store_if(to, vector, true);
+}
 inline void prefetch(const void* /*from*/) {}
 
 inline void cp_async(void* to, const void* from, bool valid) { emulator::copy_later(to, from, valid); }
