@@ -344,7 +344,7 @@ __device__ __forceinline__ float d_write_dot(const GradientsArgs& a, const Block
   return sum;
 }
 
-// Sums of a thread of the dX warpgroup: parts of rowsum(dR . V) and of sum(S . dS+).
+// Sums of a thread of the dQ warpgroup: parts of rowsum(dR . V) and of sum(S . dS+).
 struct ColumnSums {
   float d_write = 0, state_dot = 0;
 };
@@ -387,10 +387,10 @@ __device__ __forceinline__ void sum_over_columns(const Context& context, const K
       }
     }
     if (needs_state) add_product<Context::kKeys>(acc, columns.rows(b.role), columns.state, b);
-    if (b.role == kDxWarpgroup) {
-      if constexpr (Context::kParts == 2) {
-        if (a.erases) add_product<Context::kKeys>(acc, columns.d_residual[1], columns.state, b);
-      }
+    if constexpr (Context::kParts == 2) {
+      if (b.role == kDxWarpgroup && a.erases) add_product<Context::kKeys>(acc, columns.d_residual[1], columns.state, b);
+    }
+    if (b.role == kDqWarpgroup) {  // which has one product less
       if (pass.first) sums.d_write += d_write_dot<E>(a, b, columns, block * kBlockV);
       sums.state_dot += tile_dot(columns.state, columns.d_state, b.thread);
     }
@@ -407,7 +407,7 @@ __device__ __forceinline__ void sum_over_columns(const Context& context, const K
     pipeline.release();
   }
   pipeline.finish();
-  if (b.role == kDxWarpgroup) store_column_sums(b, sums, pass.first, s);
+  if (b.role == kDqWarpgroup) store_column_sums(b, sums, pass.first, s);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
