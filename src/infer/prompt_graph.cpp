@@ -31,13 +31,15 @@ StateSlots PromptGraph::state_of(std::int64_t slot) const {
 }
 
 PromptGraph::Graph& PromptGraph::graph_for(std::int64_t rows, std::int64_t slot) {
-  const std::pair key(rows, slot);
-  if (const auto found = graphs_.find(key); found != graphs_.end()) return found->second;
-  const auto work = [this, key, slot] {
-    const RowBlocks rows_alone;
-    graphs_.at(key).logits = runner_.prompt_logits(state_of(slot));
-  };
-  return graphs_.emplace(key, Graph{.graph = CapturedGraph(states_.device(), work), .logits = {}}).first->second;
+  Graph& graph = graphs_[{rows, slot}];
+  if (!graph.captured) {
+    graph.slot = slot;
+    graph.captured.emplace(states_.device(), [this, &graph] {
+      const RowBlocks rows_alone;
+      graph.logits = runner_.prompt_logits(state_of(graph.slot));
+    });
+  }
+  return graph;
 }
 
 TensorView PromptGraph::read(std::span<const std::int32_t> tokens, std::int64_t slot) {
@@ -47,7 +49,7 @@ TensorView PromptGraph::read(std::span<const std::int32_t> tokens, std::int64_t 
   const std::int64_t rows = rows_for(tokens.size());
   runner_.prepare_prompt(tokens, rows, state_of(slot));
   Graph& graph = graph_for(rows, slot);
-  graph.graph.replay();
+  graph.captured->replay();
   return graph.logits;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -33,8 +34,9 @@ class PromptGraph {
 
  private:
   struct Graph {
-    CapturedGraph graph;
+    std::int64_t slot = 0;
     TensorView logits;
+    std::optional<CapturedGraph> captured;
   };
   [[nodiscard]] Graph& graph_for(std::int64_t rows, std::int64_t slot);
   [[nodiscard]] StateSlots state_of(std::int64_t slot) const;
