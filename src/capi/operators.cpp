@@ -124,7 +124,8 @@ qdelta_status qdelta_saved_size(const qdelta_options* options, const qdelta_inpu
     require(bytes != nullptr, "bytes is NULL");
     const Inputs inputs(options, in);
     const std::int64_t chunks = recurrence_chunk_count(inputs.in, inputs.options.execution());
-    *bytes = recurrence_saved_bytes(inputs.options.device(), inputs.in.rule, chunks * inputs.in.v.extent(2));
+    const ConstTensorView& v = inputs.in.v;
+    *bytes = recurrence_saved_bytes(inputs.options.device(), inputs.in.rule, chunks * v.extent(2), v.extent(3));
   });
 }
 

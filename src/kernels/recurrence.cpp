@@ -146,9 +146,9 @@ void recurrence_step(const Device& device, const RecurrenceStep& args, Workspace
   cpu::recurrence_step(device, args, workspace.get(cpu::recurrence_step_workspace(device, args)));
 }
 
-std::size_t recurrence_saved_bytes(const Device& device, Rule rule, std::int64_t chunks) {
+std::size_t recurrence_saved_bytes(const Device& device, Rule rule, std::int64_t chunks, std::int64_t V) {
 #ifdef QDELTA_WITH_CUDA
-  if (device.gpu != nullptr) return cuda::recurrence_chunk_saved_bytes(rule, chunks);
+  if (device.gpu != nullptr) return cuda::recurrence_chunk_saved_bytes(rule, chunks, V);
 #else
   (void)device;
   (void)rule;

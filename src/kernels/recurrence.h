@@ -120,9 +120,9 @@ void recurrence_step(const Device& device, const RecurrenceStep& args, Workspace
 
 // The number of chunks of all sequences together: the first extent of chunk_states.
 [[nodiscard]] std::int64_t recurrence_chunk_count(const RecurrenceInputs& in, const Execution& run);
-// What a forward can save for its backward beside the states, for so many chunks of all value heads together. Nothing
-// on the CPU.
-[[nodiscard]] std::size_t recurrence_saved_bytes(const Device& device, Rule rule, std::int64_t chunks);
+// What a forward can save for its backward beside the states, for so many chunks of all value heads together, each V
+// wide. Nothing on the CPU.
+[[nodiscard]] std::size_t recurrence_saved_bytes(const Device& device, Rule rule, std::int64_t chunks, std::int64_t V);
 
 // Floating-point operations per token and head of the chunk form (multiply and add count as two).
 [[nodiscard]] constexpr double chunk_forward_flop(double K, double V, double C) { return 6 * K * V + 4 * C * (K + V); }

@@ -220,7 +220,8 @@ std::unique_ptr<MixerActivations> RecurrenceMixer::plan_activations(const Device
   if (shape.training) {
     const std::int64_t chunks = chunks_of(shape.offsets);
     a->chunk_states = take(memory, {chunks, c.value_heads(), c.head_dim, c.value_dim()}, dtype);
-    const std::size_t bytes = shape.keeps_large() ? recurrence_saved_bytes(device, rule_, chunks * c.value_heads()) : 0;
+    const std::size_t bytes =
+        shape.keeps_large() ? recurrence_saved_bytes(device, rule_, chunks * c.value_heads(), c.value_dim()) : 0;
     a->saved = {memory.take<std::byte>(static_cast<std::int64_t>(bytes)), bytes};
   }
   a->o = take(memory, {rows, c.value_width()}, dtype);

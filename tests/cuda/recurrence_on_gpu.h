@@ -45,7 +45,7 @@ class GpuCase {
     if (how.chunk_states != DType::boolean)
       states_ = empty(how.chunk_states, {chunks, spec.value_heads(), spec.key_dim, spec.value_dim});
     if (how.saves_matrices)
-      saved_ = DeviceMemory(cuda::recurrence_chunk_saved_bytes(spec.rule, chunks * spec.value_heads()));
+      saved_ = DeviceMemory(cuda::recurrence_chunk_saved_bytes(spec.rule, chunks * spec.value_heads(), spec.value_dim));
   }
 
   [[nodiscard]] RecurrenceForward forward() const {

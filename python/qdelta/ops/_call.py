@@ -165,7 +165,7 @@ class Geometry:
             chunks = self.B * ((self.T + CHUNK - 1) // CHUNK) if offsets is None else chunk_count(offsets)
             states = chunks * self.HV * self.K * self.V * self.states_dtype(qk_l2norm).itemsize
             states += -states % _ALIGNMENT
-            kept = Kept(chunks, states, chunks * self.HV * saved_bytes(self.device, rule))
+            kept = Kept(chunks, states, chunks * self.HV * saved_bytes(self.device, rule, self.V))
             if offsets is None:
                 self._kept[key] = kept
         return kept
@@ -304,7 +304,7 @@ def _place_saved(plan: Plan, geometry: Geometry, states: int, saved: int, count:
         plan.options.saved = saved
     if plan.chunks != count:
         plan.chunks = plan.shapes[10][0] = count
-        plan.options.saved_size = count * geometry.HV * saved_bytes(geometry.device, rule)
+        plan.options.saved_size = count * geometry.HV * saved_bytes(geometry.device, rule, geometry.V)
 
 
 def backward(
@@ -364,11 +364,12 @@ def step(geometry: Geometry, tensors: tuple, states: Tensor, o: Tensor, rule: in
 _saved_bytes: dict = {}
 
 
-def saved_bytes(device: torch.device, rule: int) -> int:
+def saved_bytes(device: torch.device, rule: int, value_dim: int) -> int:
     """What a forward saves for its backward beside the chunk states, in bytes for every chunk and value head."""
     if device.type == "cpu":
         return 0
-    if rule not in _saved_bytes:
+    key = (rule, value_dim)
+    if key not in _saved_bytes:
         # Tensors of one chunk and head whose memory nobody looks at: also where PyTorch only traces.
         where = DLDevice(CUDA, device.index or 0)
 
@@ -376,11 +377,11 @@ def saved_bytes(device: torch.device, rule: int) -> int:
             extents = (c_int64 * len(shape))(*shape)
             return DLTensor(CHUNK, where, len(shape), _TYPES[torch.float32], extents, None, 0)
 
-        values, gates = described(1, CHUNK, 1, 16), described(1, CHUNK, 1)
-        inputs = _library.Inputs(*[pointer(values)] * 3, *[pointer(gates)] * 3, None, None)
+        keys, values, gates = described(1, CHUNK, 1, 16), described(1, CHUNK, 1, value_dim), described(1, CHUNK, 1)
+        inputs = _library.Inputs(pointer(keys), pointer(keys), pointer(values), *[pointer(gates)] * 3, None, None)
         options = _library.new_options()
         options.rule, options.form, options.qk_l2norm, options.device = rule, _AUTO, 1, where
         size = c_uint64()
         check(library.qdelta_saved_size(byref(options), byref(inputs), byref(size)))
-        _saved_bytes[rule] = size.value
-    return _saved_bytes[rule]
+        _saved_bytes[key] = size.value
+    return _saved_bytes[key]

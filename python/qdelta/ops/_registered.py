@@ -63,7 +63,7 @@ def _new_outputs(q, k, v, cu_seqlens, rule, qk_l2norm, final_state, save):
     on_gpu = v.device.type == "cuda"
     dtype = torch.bfloat16 if on_gpu and _operands_are_bf16(q, k, v, qk_l2norm) else torch.float32
     chunk_states = torch.empty((at.chunks, at.HV, at.K, at.V), dtype=dtype, device=v.device)
-    size = at.chunks * at.HV * _call.saved_bytes(v.device, _call.rule_number(rule)) if on_gpu else 0
+    size = at.chunks * at.HV * _call.saved_bytes(v.device, _call.rule_number(rule), at.V) if on_gpu else 0
     return o, ht, chunk_states, torch.empty((size,), dtype=torch.uint8, device=v.device)
 
 

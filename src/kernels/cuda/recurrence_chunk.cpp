@@ -51,7 +51,7 @@ void check_inputs(const RecurrenceInputs& in, const Execution& run, const Recurr
 // `saved`, where a call has it, is large enough.
 void check_saved(std::span<const std::byte> saved, Rule rule, const RecurrenceLayout& at) {
   if (saved.empty()) return;
-  const std::size_t needed = recurrence_chunk_saved_bytes(rule, at.total_chunks * at.HV);
+  const std::size_t needed = recurrence_chunk_saved_bytes(rule, at.total_chunks * at.HV, at.V);
   require(saved.size() >= needed, "saved has {} bytes, {} are needed", saved.size(), needed);
   require(reinterpret_cast<std::uintptr_t>(saved.data()) % kAlignment == 0,
           "saved does not start at a multiple of {} bytes", kAlignment);
@@ -161,13 +161,14 @@ struct ChunkLaunch {
   Chunks chunks;
   Segments segments;
   PreparedChunks prepared;
+  std::byte* v_new = nullptr;        // V', where it is saved for the backward
   float *M = nullptr, *N = nullptr;  // of the segments, where there are several of a sequence; N or dN
   float* segment_states = nullptr;   // on entry to them, or the gradients on exit
   bool bf16;                         // the operand type
   std::int64_t slots;
   const RuleTraits& traits;
 
-  // `saved` has the matrices and factors; null: they are in the workspace.
+  // `saved` has the matrices and factors, and V'; null: these are in the workspace, and V' is not kept.
   ChunkLaunch(const Context& context, const RecurrenceInputs& in, const Execution& run, bool bf16_operands,
               bool backward, BumpAllocator& memory, std::byte* saved)
       : at(in, kChunk), bf16(bf16_operands), slots(at.total_chunks * at.HV), traits(traits_of(in.rule)) {
@@ -176,7 +177,7 @@ struct ChunkLaunch {
     dims.group_size = static_cast<int>(at.HV / at.H);
     dims.key_dim = static_cast<int>(at.K);
     dims.value_dim = static_cast<int>(at.V);
-    dims.column_blocks = static_cast<int>(std::max<std::int64_t>(1, ceil_div(at.V, kBlockV)));
+    dims.column_blocks = column_blocks(at.V);
     chunks.sequences = at.N;
     chunks.tokens = at.T;
     chunks.per_sequence = in.cu_seqlens.empty() ? ceil_div(at.T, kChunk) : 0;
@@ -194,6 +195,7 @@ struct ChunkLaunch {
             at.N, of_all.used());
     BumpAllocator elsewhere(saved);
     prepared = allocate_prepared(traits, slots, backward || saved != nullptr, saved == nullptr ? memory : elsewhere);
+    if (saved != nullptr) v_new = allocate_rows(slots, dims.column_blocks, elsewhere);
   }
 
   [[nodiscard]] bool is_split() const { return segments.total > at.N; }
@@ -228,15 +230,16 @@ struct ChunkLaunch {
     return prepared;
   }
 
-  [[nodiscard]] std::int64_t operand_size() const { return bf16 ? 2 : 4; }
-  // `each` elements of the operand type for every chunk and head.
-  [[nodiscard]] std::byte* operands(BumpAllocator& memory, std::int64_t each) const {
-    return memory.take<std::byte>(slots * each * operand_size());
+  static int column_blocks(std::int64_t V) { return static_cast<int>(std::max<std::int64_t>(1, ceil_div(V, kBlockV))); }
+  // V' or dR: [parts][token][V] of the operand type for every chunk and head, V padded to a multiple of kBlockV.
+  // Likewise.
+  static std::byte* allocate_rows(std::int64_t slots, int column_blocks, BumpAllocator& memory) {
+    return reinterpret_cast<std::byte*>(memory.take<float>(slots * kChunk * column_blocks * kBlockV));
   }
   // [chunk, head, K, V] of the operand type, V padded to a multiple of kBlockV.
   [[nodiscard]] StatesOut operand_states(BumpAllocator& memory) const {
     const std::int64_t columns = std::int64_t{dims.column_blocks} * kBlockV;
-    return {.data = operands(memory, at.K * columns),
+    return {.data = memory.take<std::byte>(slots * at.K * columns * (bf16 ? 2 : 4)),
             .index_stride = at.HV * at.K * columns,
             .head_stride = at.K * columns,
             .key_stride = columns,
@@ -244,11 +247,6 @@ struct ChunkLaunch {
             .bf16 = bf16,
             .aligned16 = true};
   }
-  // [parts][token][V] of the operand type for every chunk and head, padded likewise.
-  [[nodiscard]] std::byte* operand_rows(BumpAllocator& memory) const {
-    return operands(memory, std::int64_t{operand_parts(bf16)} * kChunk * dims.column_blocks * kBlockV);
-  }
-
   void build_chunk_tables(const Context& context, const RecurrenceInputs& in) const {
     if (chunks.cu_seqlens == nullptr) return;
     if (LengthsOnDevice* const lengths = LengthsOnDevice::current(); lengths == nullptr) {
@@ -391,21 +389,26 @@ struct BackwardLaunch {
     const bool usable = !args.saved.empty() && bf16_backward(args) == bf16_operands(args.in);
     return usable ? const_cast<std::byte*>(args.saved.data()) : nullptr;
   }
+  // Without saved states a forward scan is needed in any case, which has V' beside them.
+  static bool has_saved_v_new(const RecurrenceBackward& args) {
+    return reusable(args) != nullptr && static_cast<bool>(args.chunk_states);
+  }
 
   BumpAllocator memory;
   ChunkLaunch launch;
   StatesOut states;  // where the caller has none
   StatesOut d_states;
-  std::byte *v_new = nullptr, *d_residual;  // V' only where the gradients do not recompute it
-  bool has_partials;                        // dq and dk need reduce_dqk
+  std::byte *v_new, *d_residual;
+  bool has_partials;  // dq and dk need reduce_dqk
   float *dq_partials = nullptr, *dk_partials = nullptr, *dk_factors = nullptr;
 
   BackwardLaunch(const Context& context, const RecurrenceBackward& args, std::byte* base)
       : memory(base), launch(context, args.in, args.run, bf16_backward(args), true, memory, reusable(args)) {
     if (!args.chunk_states) states = launch.operand_states(memory);
     d_states = launch.operand_states(memory);
-    if (!gradients_recompute_v_new(launch.dims.key_dim, launch.bf16)) v_new = launch.operand_rows(memory);
-    d_residual = launch.operand_rows(memory);
+    const auto rows = [&] { return ChunkLaunch::allocate_rows(launch.slots, launch.dims.column_blocks, memory); };
+    v_new = has_saved_v_new(args) ? launch.v_new : rows();
+    d_residual = rows();
     const RecurrenceLayout& at = launch.at;
     has_partials =
         at.HV != at.H || launch.dims.key_dim > gradient_key_tile(padded_key_dim(launch.dims.key_dim), launch.bf16);
@@ -436,9 +439,10 @@ std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceF
   return ForwardLaunch(context, args, nullptr).memory.used();
 }
 
-std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks) {
+std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks, std::int64_t V) {
   BumpAllocator memory(nullptr);
   (void)ChunkLaunch::allocate_prepared(traits_of(rule), chunks, true, memory);
+  (void)ChunkLaunch::allocate_rows(chunks, ChunkLaunch::column_blocks(V), memory);
   return memory.used();
 }
 
@@ -458,6 +462,7 @@ void recurrence_chunk_forward(const Context& context, const RecurrenceForward& a
   scan.chunk_states = state_tensor(args.chunk_states);
   scan.final_states = state_tensor(args.ht);
   scan.o = token_tensor(args.o);
+  scan.v_new = launch.v_new;
   launch_forward_scan(context, scan, launch.bf16);
 }
 
@@ -468,14 +473,8 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
   launch.build_chunk_tables(context, args.in);
   if (BackwardLaunch::reusable(args) == nullptr) launch.prepare(context, args.in);
 
-  // Chunk states, and V' where the gradients do not recompute it. Without saved chunk states a forward scan computes
-  // both. With them V' is recomputed from the states: by a forward scan per chunk where there are too few sequences to
-  // fill the GPU, else by the backward scan.
+  // Chunk states and V': saved, or from a forward scan. With saved states alone it has V' of all chunks in parallel.
   ForwardScanArgs forward = launch.forward_scan(args.in);
-  const bool scans_fill_gpu =
-      launch.segments.total * launch.at.HV * launch.dims.column_blocks >= 2 * std::int64_t{context.sm_count()};
-  const bool needs_v_new = !gradients_recompute_v_new(launch.dims.key_dim, launch.bf16);
-  const bool scan_recomputes_v_new = needs_v_new && args.chunk_states && scans_fill_gpu;
   const ForwardScanArgs plain_forward = forward;
   if (!args.chunk_states) {
     launch.split_forward(context, forward);
@@ -485,17 +484,14 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
     forward.initial_states = state_tensor(args.chunk_states);
   }
   forward.v_new = work.v_new;
-  const bool scans_forward = !args.chunk_states || (needs_v_new && !scan_recomputes_v_new);
-  if (launch.slots > 0 && scans_forward) launch_forward_scan(context, forward, launch.bf16);
+  if (launch.slots > 0 && !BackwardLaunch::has_saved_v_new(args)) launch_forward_scan(context, forward, launch.bf16);
 
   BackwardScanArgs backward = launch.backward_scan(args.in, args.d_o);
   backward.d_final_states = state_tensor(args.d_ht);
   backward.d_initial_states = state_tensor(args.dh0);
   backward.d_states = work.d_states;
   backward.dv = token_tensor(args.dv);
-  backward.v_new = scan_recomputes_v_new ? work.v_new : nullptr;
   backward.d_residual = work.d_residual;
-  backward.states = args.chunk_states ? state_tensor(args.chunk_states) : read_only(work.states);
   launch.split_backward(context, plain_forward, backward);
   launch_backward_scan(context, backward, launch.bf16);
   if (launch.slots == 0) return;
@@ -513,7 +509,7 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
   gradients.v = forward.v;
   gradients.d_o = backward.d_o;
   gradients.prepared = launch.prepared;
-  gradients.states = backward.states;
+  gradients.states = args.chunk_states ? state_tensor(args.chunk_states) : read_only(work.states);
   gradients.d_states = read_only(work.d_states);
   gradients.v_new = work.v_new;
   gradients.d_residual = work.d_residual;

@@ -33,7 +33,7 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
 // The bytes that they ask the workspace for; checks the arguments as well.
 [[nodiscard]] std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceForward& args);
 [[nodiscard]] std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceBackward& args);
-[[nodiscard]] std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks);
+[[nodiscard]] std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks, std::int64_t V);
 
 // For recurrence_map.cpp: what every segment does to a state, S_out = M S_in + N and dS_in = M^T dS_out + dN.
 struct MapsOfSegments {

@@ -6,9 +6,8 @@
 //   ... where sequences are few and long, the states on entry to their segments come first
 //   (recurrence_chunk_segments.cu):
 //              forward_scan for M and N of the segments, combine_segments
-//   backward   build_chunk_tables; prepare, unless the forward saved its results; forward_scan, where chunk states were
-//              not saved or there are few sequences; backward_scan; gradients; and where a row of dq and dk has several
-//              partial sums, reduce_dqk
+//   backward   build_chunk_tables; prepare and forward_scan, unless the forward saved its results; backward_scan;
+//              gradients; and where a row of dq and dk has several partial sums, reduce_dqk
 //
 // Symbols as in recurrence_chunk_scan.cuh and recurrence_chunk_prepare.cu; C = kChunk.
 #pragma once
@@ -86,7 +85,6 @@ enum Factor : int {
   kWrite,           // write
   kGammaToEndK,     // exp(G_C - G) / |k|
   kGamma,           // gamma
-  kMixQPerK,        // mix |k| / |q|: scales Q S where K S is added to it before kEraseGammaK
   kScanFactors,
   // The gradients also need:
   kLog2GammaHigh = kScanFactors,  // G / log 2 as the sum of two floats
@@ -159,7 +157,6 @@ struct BackwardScanArgs {
   bool erases, mixes;
   TokensIn q, k, v, d_o;
   PreparedChunks prepared;
-  StatesIn states;             // on entry to every chunk, where V' is recomputed
   StatesIn d_final_states;     // of the segments; optional
   StatesOut d_initial_states;  // of the sequences; optional
   // dN of every segment but the first of a sequence: its d_initial_states for d_final_states of zero, [segments]
@@ -168,7 +165,6 @@ struct BackwardScanArgs {
   bool first_dN = false;  // of the first ones too
   StatesOut d_states;     // dS+, on exit of every chunk
   TokensOut dv;
-  void* v_new = nullptr;       // recomputed where given, because no forward scan has
   void* d_residual = nullptr;  // dR, laid out as V'
 };
 
@@ -195,7 +191,7 @@ struct GradientsArgs {
   TokensIn q, k, v, d_o;
   PreparedChunks prepared;
   StatesIn states, d_states;
-  const void* v_new = nullptr;  // unless gradients_recompute_v_new
+  const void* v_new = nullptr;
   const void* d_residual = nullptr;
   TokensOut dq, dk, dg, dbeta, dlambda;
   // Where several value heads add to a row of dq and dk, or the key dimension takes several passes: gradients of the
@@ -223,7 +219,5 @@ inline constexpr int kMaxKeyDim = 256;
 [[nodiscard]] constexpr int padded_key_dim(int keys) { return keys <= 64 ? 64 : keys <= 128 ? 128 : kMaxKeyDim; }
 // Keys that the gradients kernel takes in one pass.
 [[nodiscard]] constexpr int gradient_key_tile(int padded, bool bf16) { return bf16 && padded > 64 ? 128 : 64; }
-// Whether it recomputes V', for which it must have all keys of a state at once.
-[[nodiscard]] constexpr bool gradients_recompute_v_new(int keys, bool bf16) { return bf16 && keys <= 128; }
 
 }  // namespace qdelta::cuda

@@ -16,10 +16,12 @@
 //
 // X = k / |k| + diag(mix) q / |q| is never formed: its products are those of k and q with the factors inside D1 and D2.
 //
-// The three warpgroups have a role each: dQ with D1, dX with D2 and the gates, dK with V', which is recomputed from the
-// state on entry where all keys fit into one pass, and loaded otherwise. What they do alike is one piece of code with
-// other operands, because the code of three roles by themselves does not fit into the instruction cache (2.5 times the
-// time on an H200).
+// The three warpgroups have a role each: dQ with D1, dX with D2 and the gates, dK. What they do alike is one piece of
+// code with other operands, because the code of three roles by themselves does not fit into the instruction cache (2.5
+// times the time on an H200).
+#include <algorithm>
+#include <limits>
+
 #include "kernels/cuda/recurrence_chunk_gradients.cuh"
 
 namespace qdelta::cuda {
@@ -27,15 +29,13 @@ namespace {
 
 using namespace gradients;
 
-template <class E, int kKeyTile, int kStages, bool kRecomputesV>
+template <class E, int kKeyTile, class ColumnPipeline>
 struct KernelContext {
   using Element = E;
-  using Tiles = ChunkTiles<E, kKeyTile, kStages, kRecomputesV>;
-  using Columns = typename Tiles::Columns;
-  using Pipeline = ColumnPipeline<E, kKeyTile, kStages, kRecomputesV>;
+  using Pipeline = ColumnPipeline;
+  using Tiles = typename Pipeline::Tiles;
   using KeyAccumulators = Accumulator[kKeyTile / 8];
   static constexpr int kKeys = kKeyTile;
-  static constexpr bool kRecomputesVNew = kRecomputesV;
   static constexpr int kParts = operand_parts(kIsBf16<E>);
   const GradientsArgs& a;
   const BlockCoord& b;
@@ -48,95 +48,6 @@ struct KernelContext {
                  (s.factors[kLog2GammaLow][to] - s.factors[kLog2GammaLow][from]));
   }
 };
-
-// ---------------------------------------------------------------------------------------------------------------------
-// V' = T (diag(write) V - diag(erase gamma) X S) of a block of columns, a warp having 16 of them. Accumulators are
-// transposed: their rows are columns, their columns tokens.
-
-// To shared memory [token][column], as split bf16.
-__device__ inline void store_v_new(const Tile<bf16, kChunk, kBlockV> (&to)[2],
-                                   const Accumulator (&v_new)[kChunkAccumulators], int warp_column, const Lane& lane) {
-#pragma unroll
-  for (int j = 0; j < kChunkAccumulators; ++j) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float* x = v_new[j].x + 2 * half;
-      const std::uint32_t high = pack_bf16x2(x[0], x[1]);
-      const std::uint32_t low = pack_bf16x2(x[0] - low_half(high), x[1] - high_half(high));
-      const int row = 8 * j + lane.group;
-      const int column = warp_column + 8 * half + 2 * lane.quad;
-      *reinterpret_cast<std::uint32_t*>(to[0].at(row, column)) = transpose_8x8(high);
-      *reinterpret_cast<std::uint32_t*>(to[1].at(row, column)) = transpose_8x8(low);
-    }
-  }
-}
-
-// xs = K S + diag(mix |k| / |q|) Q S, in one accumulator: Q S first, which is scaled before K S is added.
-template <class Context, int kKeys>
-__device__ __forceinline__ void multiply_x_state(const Context& context, Accumulator (&xs)[kChunkAccumulators],
-                                                 const Tile<bf16, kKeys, kBlockV>& state, int warp_column) {
-  const auto& [a, b, tiles, s] = context;
-  FragmentA<bf16> fragments[kKeys / 16];
-#pragma unroll
-  for (int step = 0; step < kKeys / 16; ++step)
-    fragments[step] = load_a_transposed(state, 16 * step, warp_column, b.lane);
-  mma_fence<bf16>(xs);
-#pragma unroll
-  for (int step = 0; step < kKeys / 16; ++step)
-    tile_mma<kChunk, false>(xs, fragments[step], tiles.q, 0, 16 * step, b.lane);
-  mma_commit_and_wait<bf16>(xs);
-  scale_tokens(xs, s.factors[kMixQPerK], b.lane);
-  mma_fence<bf16>(xs);
-#pragma unroll
-  for (int step = 0; step < kKeys / 16; ++step)
-    tile_mma<kChunk, false>(xs, fragments[step], tiles.k, 0, 16 * step, b.lane);
-  mma_commit_and_wait<bf16>(xs);
-}
-
-template <class Context, class Columns>
-__device__ __forceinline__ void recompute_v_new(const Context& context, const Columns& columns,
-                                                Accumulator (&v_new)[kChunkAccumulators]) {
-  const auto& [a, b, tiles, s] = context;
-  const int warp_column = b.warp_row;  // 16 tokens there, 16 columns here
-  // X S, then R, then V'.
-#pragma unroll
-  for (Accumulator& x : v_new) x = Accumulator();
-  if (a.erases) multiply_x_state(context, v_new, columns.state, warp_column);
-#pragma unroll
-  for (int j = 0; j < kChunkAccumulators; j += 2) {
-    const FragmentA<bf16> v = load_a_transposed(columns.v(), 8 * j, warp_column, b.lane);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const Accumulator value = to_accumulator(v, half);
-      const int token = 8 * (j + half) + 2 * b.lane.quad;
-      const float2 write = *reinterpret_cast<const float2*>(&s.factors[kWrite][token]);
-      const float2 erase_gamma_k = *reinterpret_cast<const float2*>(&s.factors[kEraseGammaK][token]);
-      float* x = v_new[j + half].x;
-#pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        x[i] = write.x * value.x[i] - erase_gamma_k.x * x[i];
-        x[i + 1] = write.y * value.x[i + 1] - erase_gamma_k.y * x[i + 1];
-      }
-    }
-  }
-  if (a.erases) {
-    FragmentA<bf16> residual[kKSteps];
-#pragma unroll
-    for (int step = 0; step < kKSteps; ++step)
-      residual[step] = to_fragment_a<bf16>(v_new[2 * step], v_new[2 * step + 1]);
-#pragma unroll
-    for (Accumulator& x : v_new) x = Accumulator();
-    mma_fence<bf16>(v_new);
-#pragma unroll
-    for (const auto& part : tiles.T) {
-#pragma unroll
-      for (int step = 0; step < kKSteps; ++step)
-        tile_mma<kChunk, false>(v_new, residual[step], part, 0, 16 * step, b.lane);
-    }
-    mma_commit_and_wait<bf16>(v_new);
-  }
-  store_v_new(columns.v_new, v_new, warp_column, b.lane);
-}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // D1 and D2, and the products for the decays within the chunk.
@@ -365,27 +276,20 @@ __device__ __forceinline__ void add_product(Accumulator (&acc)[kWidth / 8], cons
   mma_commit_and_wait<E>(acc);
 }
 
-// acc: dO S^T, dR S^T or V' dS+^T. matrix: dO V'^T, dR V'^T, or scratch of the role that recomputes V'.
+// acc: dO S^T, dR S^T or V' dS+^T. matrix: dO V'^T or dR V'^T.
 template <class Context>
 __device__ __forceinline__ void sum_over_columns(const Context& context, const KeyPass& pass,
+                                                 typename Context::Pipeline& pipeline,
                                                  typename Context::KeyAccumulators& acc,
                                                  Accumulator (&matrix)[kChunkAccumulators]) {
   using E = typename Context::Element;
   const auto& [a, b, tiles, s] = context;
   const bool needs_state = b.role == kDqWarpgroup || (b.role == kDxWarpgroup && a.erases);
-  const typename Context::Pipeline pipeline(a, b, pass, tiles, s);
   ColumnSums sums;
+  pipeline.begin(b, pass);
 #pragma unroll 1
-  for (int block = Context::Pipeline::kFirst; block < a.dims.column_blocks; ++block) {
-    pipeline.load(block);
-    if (block < 0) continue;
-    const auto columns = pipeline.acquire(block);
-    if constexpr (Context::kRecomputesVNew) {
-      if (b.role == kDkWarpgroup) {
-        recompute_v_new(context, columns, matrix);
-        fence_async_proxy();
-      }
-    }
+  for (int block = 0; block < a.dims.column_blocks; ++block) {
+    const auto columns = pipeline.acquire(b, pass, block);
     if (needs_state) add_product<Context::kKeys>(acc, columns.rows(b.role), columns.state, b);
     if constexpr (Context::kParts == 2) {
       if (b.role == kDxWarpgroup && a.erases) add_product<Context::kKeys>(acc, columns.d_residual[1], columns.state, b);
@@ -394,7 +298,6 @@ __device__ __forceinline__ void sum_over_columns(const Context& context, const K
       if (pass.first) sums.d_write += d_write_dot<E>(a, b, columns, block * kBlockV);
       sums.state_dot += tile_dot(columns.state, columns.d_state, b.thread);
     }
-    if constexpr (Context::kRecomputesVNew) __syncthreads();  // V' is there
 #pragma unroll
     for (int part = 0; part < Context::kParts; ++part) {
       if (b.role == kDkWarpgroup) add_product<Context::kKeys>(acc, columns.v_new[part], columns.d_state, b);
@@ -404,9 +307,9 @@ __device__ __forceinline__ void sum_over_columns(const Context& context, const K
       if (b.role == kDxWarpgroup && needs_state && pass.first)
         add_product<kChunk>(matrix, columns.d_residual[1], columns.v_new[0], b);
     }
-    pipeline.release();
+    pipeline.release(block);
   }
-  pipeline.finish();
+  pipeline.finish(b);
   if (b.role == kDqWarpgroup) store_column_sums(b, sums, pass.first, s);
 }
 
@@ -477,12 +380,13 @@ __device__ __forceinline__ void store_gradients(const Context& context, const Ke
 }
 
 template <class Context>
-__device__ __forceinline__ void key_pass(const Context& context, const KeyPass& pass) {
+__device__ __forceinline__ void key_pass(const Context& context, typename Context::Pipeline& pipeline,
+                                         const KeyPass& pass) {
   using E = typename Context::Element;
   const auto& [a, b, tiles, s] = context;
   typename Context::KeyAccumulators acc;   // dQ, dX or dK
   Accumulator matrix[kChunkAccumulators];  // dO V'^T or dR V'^T
-  sum_over_columns(context, pass, acc, matrix);
+  sum_over_columns(context, pass, pipeline, acc, matrix);
 
   const bool active = b.role != kDxWarpgroup || a.erases;
   const RowPair inv_norms = context.factor(b.role == kDkWarpgroup ? kInvNormK : kInvNormQ);
@@ -492,13 +396,13 @@ __device__ __forceinline__ void key_pass(const Context& context, const KeyPass& 
   __syncthreads();  // the matrices are there
 
   if (active) add_chunk_terms(context, acc);
-  if (b.role == kDxWarpgroup && a.erases) {
-    store_accumulators(acc, tiles.exchange(), b);
+  if (b.role == kDxWarpgroup && a.erases)
     store_row_dots(s, kMixDot, inv_norms * row_dots(acc, tiles.q, b), pass.first, b);
-  }
   if (pass.first && active && b.role != kDkWarpgroup)
     sum_decay_products<E>(b, matrix, b.role == kDqWarpgroup ? s.dg_of_A_qk : s.dg_of_A_xk);
-  __syncthreads();  // dX and all dot products are there, and no product reads Q and K any more
+  __syncthreads();  // all dot products are there, and no product reads the matrices, Q and K any more
+  if (b.role == kDxWarpgroup && a.erases) store_accumulators(acc, tiles.exchange(a.dq_partials != nullptr), b);
+  __syncthreads();  // dX is there
 
   const bool dk_waits = a.has_d_k_dot_k && a.dq_partials == nullptr;
   if (b.role == kDxWarpgroup) {
@@ -508,50 +412,94 @@ __device__ __forceinline__ void key_pass(const Context& context, const KeyPass& 
     if (b.role == kDqWarpgroup && dk_waits) __syncthreads();
     if (a.erases) {
       const RowPair ones{{1.0F, 1.0F}};
-      add_accumulators(acc, b.role == kDqWarpgroup ? context.factor(kMix) : ones, tiles.exchange(), b);
+      add_accumulators(acc, b.role == kDqWarpgroup ? context.factor(kMix) : ones,
+                       tiles.exchange(a.dq_partials != nullptr), b);
     }
     store_gradients(context, pass, acc, inv_norms);
   }
-  if (!pass.last) __syncthreads();  // tiles may be loaded again
+  fence_async_proxy();
+  __syncthreads();  // tiles may be loaded again
 }
 
-template <class E, int kKeyTile, int kStages, bool kRecomputesV>
-__global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const GradientsArgs a) {
+// A block of threads takes every gridDim.x-th slot.
+template <class E, int kKeyTile, class Pipeline>
+__global__ void __launch_bounds__(kThreads, 1)
+    gradients_kernel(const GradientsArgs a, const __grid_constant__ GradientMaps maps) {
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ GradientShared s;
-  const BlockCoord b(a);
-  using Context = KernelContext<E, kKeyTile, kStages, kRecomputesV>;
+  using Context = KernelContext<E, kKeyTile, Pipeline>;
   const typename Context::Tiles tiles(memory);
-  const Context context{a, b, tiles, s};
+  Pipeline pipeline(a, maps, tiles, s);
+  const int slots = static_cast<int>(a.chunks.total) * a.dims.value_heads;
 #pragma unroll 1
-  for (int first_key = 0; first_key < a.dims.key_dim; first_key += kKeyTile)
-    key_pass(context, KeyPass(first_key, kKeyTile, a.dims.key_dim));
+  for (int slot = static_cast<int>(blockIdx.x); slot < slots; slot += static_cast<int>(gridDim.x)) {
+    const BlockCoord b(a, slot);
+    const Context context{a, b, tiles, s};
+#pragma unroll 1
+    for (int first_key = 0; first_key < a.dims.key_dim; first_key += kKeyTile)
+      key_pass(context, pipeline, KeyPass(first_key, kKeyTile, a.dims.key_dim));
+  }
 }
 
-template <class E, int kKeyTile, int kStages, bool kRecomputesV>
-void launch(const Context& context, const GradientsArgs& args) {
-  constexpr int kMemory = ChunkTiles<E, kKeyTile, kStages, kRecomputesV>::kBytes;
-  const auto kernel = gradients_kernel<E, kKeyTile, kStages, kRecomputesV>;
-  allow_shared_memory(context, reinterpret_cast<const void*>(kernel), kMemory);
-  const auto blocks = static_cast<unsigned>(args.chunks.total * args.dims.value_heads);
-  kernel<<<blocks, kThreads, kMemory, context.stream()>>>(args);
+template <class E, int kKeyTile, class Pipeline>
+void launch(const Context& context, const GradientsArgs& args, const GradientMaps& maps, std::int64_t blocks) {
+  const auto kernel = gradients_kernel<E, kKeyTile, Pipeline>;
+  allow_shared_memory(context, reinterpret_cast<const void*>(kernel), Pipeline::Tiles::kBytes);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, Pipeline::Tiles::kBytes, context.stream()>>>(args, maps);
   check_launch("recurrence gradients");
 }
 
-template <int kKeyTile, bool kRecomputesV>
-void launch_bf16(const Context& context, const GradientsArgs& args) {
-  constexpr int kNeeded =
-      ChunkTiles<bf16, kKeyTile, 2, kRecomputesV>::kBytes + static_cast<int>(sizeof(GradientShared));
-  context.shared_memory() >= kNeeded ? launch<bf16, kKeyTile, 2, kRecomputesV>(context, args)
-                                     : launch<bf16, kKeyTile, 1, kRecomputesV>(context, args);
+// Whether the copy engine can take everything from where it is.
+bool fits_copy_engine(const Context& context, const GradientsArgs& a) {
+  const auto fits = [](const auto& tensor) { return tensor.bf16 && tensor.aligned16; };
+  const std::int64_t rows = a.chunks.total * a.dims.value_heads * operand_parts(true) * kChunk;
+  return rows <= std::numeric_limits<std::int32_t>::max() && has_tensor_copies(context) && fits(a.q) && fits(a.k) &&
+         fits(a.v) && fits(a.d_o) && fits(a.states) && fits(a.d_states);
+}
+
+GradientMaps tensor_maps(const GradientsArgs& a, int key_tile) {
+  const TensorExtents keys{a.dims.key_dim, a.tokens, a.dims.heads, a.batch};
+  const TensorExtents values{a.dims.value_dim, a.tokens, a.dims.value_heads, a.batch};
+  const auto states = [&](const StatesIn& of) {
+    return tensor_map(of, {of.columns, a.dims.key_dim, a.dims.value_heads, a.chunks.total}, key_tile);
+  };
+  constexpr int kBoth = operand_parts(true) * kChunk;  // rows of both parts of an operand
+  const std::int64_t rows = a.chunks.total * a.dims.value_heads * kBoth;
+  const std::int64_t width = std::int64_t{a.dims.column_blocks} * kBlockV;
+  GradientMaps maps{.q = tensor_map(a.q, keys, kChunk),
+                    .k = tensor_map(a.k, keys, kChunk),
+                    .v = tensor_map(a.v, values, kChunk),
+                    .d_o = tensor_map(a.d_o, values, kChunk),
+                    .states = states(a.states),
+                    .d_states = states(a.d_states),
+                    .d_residual = tensor_map(a.d_residual, rows, width, kBoth),
+                    .v_new = tensor_map(a.v_new, rows, width, kBoth),
+                    .A_qk = tensor_map(a.prepared.A_qk, rows, kChunk, kBoth),
+                    .A_xk = {}};
+  if (a.erases) maps.A_xk = tensor_map(a.prepared.A_xk, rows, kChunk, kBoth);
+  return maps;
+}
+
+template <int kKeyTile>
+void launch_bf16(const Context& context, const GradientsArgs& args, std::int64_t slots) {
+  using ByEngine = CopyEnginePipeline<kKeyTile>;
+  using TwoStages = ThreadPipeline<bf16, kKeyTile, 2>;
+  if (fits_copy_engine(context, args)) {
+    return launch<bf16, kKeyTile, ByEngine>(context, args, tensor_maps(args, kKeyTile),
+                                            std::min<std::int64_t>(slots, context.sm_count()));
+  }
+  constexpr int kNeeded = TwoStages::Tiles::kBytes + static_cast<int>(sizeof(GradientShared));
+  context.shared_memory() >= kNeeded
+      ? launch<bf16, kKeyTile, TwoStages>(context, args, {}, slots)
+      : launch<bf16, kKeyTile, ThreadPipeline<bf16, kKeyTile, 1>>(context, args, {}, slots);
 }
 
 }  // namespace
 
 void launch_gradients(const Context& context, const GradientsArgs& args, bool bf16_operands) {
-  if (!bf16_operands) return launch<float, 64, 1, false>(context, args);
-  if (!gradients_recompute_v_new(args.dims.key_dim, true)) return launch_bf16<128, false>(context, args);
-  args.dims.key_dim <= 64 ? launch_bf16<64, true>(context, args) : launch_bf16<128, true>(context, args);
+  const std::int64_t slots = args.chunks.total * args.dims.value_heads;
+  if (!bf16_operands) return launch<float, 64, ThreadPipeline<float, 64, 1>>(context, args, {}, slots);
+  args.dims.key_dim <= 64 ? launch_bf16<64>(context, args, slots) : launch_bf16<128>(context, args, slots);
 }
 
 }  // namespace qdelta::cuda

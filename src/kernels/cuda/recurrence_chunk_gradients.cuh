@@ -1,9 +1,10 @@
-// The shared memory of recurrence_chunk_gradients.cu, the pipeline that fills it, and products, dot products and stores
+// The shared memory of recurrence_chunk_gradients.cu, the pipelines that fill it, and products, dot products and stores
 // that its warpgroups have in common.
 #pragma once
 
 #include "kernels/cuda/recurrence_chunk_device.cuh"
 #include "kernels/cuda/row_kernels.cuh"
+#include "kernels/cuda/tensor_copy.cuh"
 
 namespace qdelta::cuda::gradients {
 
@@ -27,7 +28,13 @@ enum RowDot : int {
   kRowDots
 };
 
+// What the copy engine must know of the inputs; unused where threads copy.
+struct GradientMaps {
+  TensorMap q, k, v, d_o, states, d_states, d_residual, v_new, A_qk, A_xk;
+};
+
 struct GradientShared {
+  CopyBarrier columns_there[2], chunk_there;  // of CopyEnginePipeline
   alignas(16) float factors[kFactors][kChunk];
   float row_dots[kRowDots][kChunk];
   float d_write[kChunk];
@@ -36,37 +43,34 @@ struct GradientShared {
   float state_dots[kWarps];                                      // parts of sum(S . dS+)
 };
 
-// The tiles of one block of value columns. V' is among them where it is loaded and not recomputed.
-template <class E, int kKeyTile, bool kRecomputesV>
+// The tiles of one block of value columns.
+template <class E, int kKeyTile>
 struct ColumnTiles {
   static constexpr int kParts = operand_parts(kIsBf16<E>);
   using Rows = Tile<E, kChunk, kBlockV>;
   Tile<E, kKeyTile, kBlockV> state, d_state;
   Rows d_o, d_residual[kParts], v_new[kParts];
-  static constexpr int kElements = (2 * kKeyTile + (1 + (kRecomputesV ? 1 : 2) * kParts) * kChunk) * kBlockV;
+  static constexpr int kElements = (2 * kKeyTile + (1 + 2 * kParts) * kChunk) * kBlockV;
 
-  // `recomputed` is where V' is, unless it is loaded.
-  __device__ ColumnTiles(unsigned char* memory, unsigned char* recomputed) {
+  __device__ explicit ColumnTiles(unsigned char* memory) {
     state.data = reinterpret_cast<E*>(memory);
     d_state.data = state.data + state.kElements;
     d_o.data = d_state.data + d_state.kElements;
     E* next = d_o.data + Rows::kElements;
-    for (Rows& part : d_residual) part.data = next, next += Rows::kElements;
-    if (kRecomputesV) next = reinterpret_cast<E*>(recomputed);
-    for (Rows& part : v_new) part.data = next, next += Rows::kElements;
+    for (auto* parts : {d_residual, v_new}) {
+      for (int part = 0; part < kParts; ++part) parts[part].data = next, next += Rows::kElements;
+    }
   }
-  // Where V' is recomputed, V lies there before.
-  [[nodiscard]] __device__ Rows v() const { return v_new[0]; }
   // The rows that dQ and dX have with the state: dO, dR.
   [[nodiscard]] __device__ Rows rows(int role) const { return {role == kDqWarpgroup ? d_o.data : d_residual[0].data}; }
 };
 
-// All of the dynamic shared memory: kStages blocks of columns, V' where it is recomputed, and what belongs to the
-// chunk. A_qk and A_xk are in the memory of the matrices that are made from their gradients.
-template <class E, int kKeyTile, int kStages, bool kRecomputesV>
+// All of the dynamic shared memory: kStages blocks of columns, and what belongs to the chunk. A_qk and A_xk are in the
+// memory of the matrices that are made from their gradients.
+template <class E, int kKeyTile, int kStages>
 struct ChunkTiles {
   static constexpr int kParts = operand_parts(kIsBf16<E>);
-  using Columns = ColumnTiles<E, kKeyTile, kRecomputesV>;
+  using Columns = ColumnTiles<E, kKeyTile>;
   using Rows = Tile<E, kChunk, kKeyTile>;
   using Matrix = Tile<E, kChunk, kChunk>;
   unsigned char* memory;
@@ -76,21 +80,17 @@ struct ChunkTiles {
   Matrix dx_from_k;      // D2 / |k_i|; before, the high part of A_xk
   Matrix dk_from_mix_q;  // diag(mix) D2 / |q_r|; before, the low part of A_xk
   Matrix dk_from_k;      // D2 / |k_r|
-  Matrix T[kParts];      // where V' is recomputed
   static constexpr int kElementSize = static_cast<int>(sizeof(E));
   static constexpr int kColumnBytes = Columns::kElements * kElementSize;
-  static constexpr int kVNewBytes = kRecomputesV ? kParts * Columns::Rows::kElements * kElementSize : 0;
-  static constexpr int kMatrices = 5 + (kRecomputesV ? kParts : 0);
-  static constexpr int kBytes = kStages * kColumnBytes + kVNewBytes +
-                                (2 * Rows::kElements + kMatrices * static_cast<int>(kChunkMatrix)) * kElementSize;
+  static constexpr int kMatrixBytes = static_cast<int>(kChunkMatrix) * kElementSize;
+  static constexpr int kBytes = kStages * kColumnBytes + 2 * Rows::kElements * kElementSize + 5 * kMatrixBytes;
 
   __device__ explicit ChunkTiles(unsigned char* all) : memory(all) {
-    q.data = reinterpret_cast<E*>(memory + kStages * kColumnBytes + kVNewBytes);
+    q.data = reinterpret_cast<E*>(memory + kStages * kColumnBytes);
     k.data = q.data + Rows::kElements;
     E* next = k.data + Rows::kElements;
     for (Matrix* matrix : {&dq_from_k, &dk_from_q, &dx_from_k, &dk_from_mix_q, &dk_from_k})
       matrix->data = next, next += kChunkMatrix;
-    for (Matrix& part : T) part.data = next, next += kChunkMatrix;
   }
   // The rows that a role has the gradient of (dX: of the part diag(mix) Q of X).
   [[nodiscard]] __device__ Rows own_rows(int role) const { return {role == kDkWarpgroup ? k.data : q.data}; }
@@ -105,30 +105,40 @@ struct ChunkTiles {
   [[nodiscard]] __device__ Rows term_rows(int role, int i) const {
     return {role == kDkWarpgroup && i < 2 ? q.data : k.data};
   }
-  // [kChunk][kKeyTile] accumulators, in the memory of the columns, once these are used up.
-  [[nodiscard]] __device__ float4* exchange() const { return reinterpret_cast<float4*>(memory); }
-  static_assert(kChunk * kKeyTile * static_cast<int>(sizeof(float)) <= kStages * kColumnBytes);
-  [[nodiscard]] __device__ Columns columns(int block) const {
-    return Columns(memory + block % kStages * kColumnBytes, memory + kStages * kColumnBytes);
+  // [kChunk][kKeyTile] accumulators, in memory that is used up by then: that of the matrices, or where partial sums are
+  // all that is left to store, so that there may be another pass that needs the matrices, that of Q and K.
+  [[nodiscard]] __device__ float4* exchange(bool stores_partials) const {
+    return reinterpret_cast<float4*>(stores_partials ? q.data : dq_from_k.data);
   }
+  static constexpr int kExchangeBytes = kChunk * kKeyTile * static_cast<int>(sizeof(float));
+  static_assert(kExchangeBytes <= 5 * kMatrixBytes && kExchangeBytes <= 2 * Rows::kElements * kElementSize);
+  [[nodiscard]] __device__ Columns stage(int index) const { return Columns(memory + index * kColumnBytes); }
 };
 
-struct BlockCoord {
-  Lane lane;
-  int thread, role, warp_row;  // the thread in its warpgroup; the first of the warp's 16 tokens
-  std::int64_t slot, chunk;
-  int head, q_head;
+// A chunk of a value head.
+struct SlotCoord {
+  int slot;
+  int chunk, head, q_head;
   ChunkRange range;
 
-  __device__ explicit BlockCoord(const GradientsArgs& a)
-      : thread(static_cast<int>(threadIdx.x) % kWarpgroupThreads),
-        role(static_cast<int>(threadIdx.x) / kWarpgroupThreads),
-        warp_row(thread / 32 * 16),
-        slot(blockIdx.x),
+  __device__ SlotCoord(const GradientsArgs& a, int index)
+      : slot(index),
         chunk(slot / a.dims.value_heads),
-        head(static_cast<int>(slot % a.dims.value_heads)),
+        head(slot % a.dims.value_heads),
         q_head(head / a.dims.group_size),
         range(chunk_range(a.chunks, chunk)) {}
+};
+
+// A thread: in its warpgroup, the warpgroup's role, and the first of its warp's 16 tokens.
+struct ThreadCoord {
+  Lane lane;
+  int thread = static_cast<int>(threadIdx.x) % kWarpgroupThreads;
+  int role = static_cast<int>(threadIdx.x) / kWarpgroupThreads;
+  int warp_row = thread / 32 * 16;
+};
+
+struct BlockCoord : ThreadCoord, SlotCoord {
+  __device__ BlockCoord(const GradientsArgs& a, int slot) : SlotCoord(a, slot) {}
 
   // The two tokens whose accumulator rows this lane has.
   [[nodiscard]] __device__ int row(int half) const { return warp_row + 8 * half + lane.group; }
@@ -144,40 +154,39 @@ struct KeyPass {
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The pipeline: brings the blocks of value columns, one after the other, with kStages - 1 of them copied ahead, and
-// with the first ones what belongs to the chunk. All threads of the block walk through it together, dQ's and dX's issue
-// copies:
+// Pipelines: bring the blocks of value columns, one after the other, and what belongs to the chunk. All threads of the
+// block walk through them together. For each slot and pass:
 //
-//   for each block from kFirst on: load(block); from 0 on also columns = acquire(block), ..., release();   then
-//   finish()
-template <class E, int kKeyTile, int kStages, bool kRecomputesV>
-class ColumnPipeline {
+//   begin(b, pass); for each block: columns = acquire(block), ..., release(block);   then finish()
+
+// By cp.async of the dQ and dX warpgroups' threads, kStages - 1 blocks ahead.
+template <class E, int kKeyTile, int kStages>
+class ThreadPipeline {
  public:
-  using Tiles = ChunkTiles<E, kKeyTile, kStages, kRecomputesV>;
+  using Tiles = ChunkTiles<E, kKeyTile, kStages>;
   using Columns = typename Tiles::Columns;
 
-  __device__ __forceinline__ ColumnPipeline(const GradientsArgs& args, const BlockCoord& block, const KeyPass& key_pass,
+  __device__ __forceinline__ ThreadPipeline(const GradientsArgs& args, const GradientMaps& /*maps*/,
                                             const Tiles& chunk_tiles, GradientShared& shared)
-      : a(args), b(block), pass(key_pass), tiles(chunk_tiles), s(shared) {}
-  // The first block to ask for; nothing is there before block 0.
-  static constexpr int kFirst = 1 - kStages;
-  __device__ __forceinline__ void load(int block) const {
-    if (b.role == kDkWarpgroup) return;
-    if (kRecomputesV && block >= 0) load_v(block);
-    cp_async_commit();
-    if (block == kFirst) load_chunk();
-    if (block == 0 && pass.first) load_matrices();
-    load_columns(block + kStages - 1);
-    cp_async_commit();
+      : a(args), tiles(chunk_tiles), s(shared) {}
+  __device__ __forceinline__ void begin(const BlockCoord& b, const KeyPass& pass) const {
+    load_chunk(b, pass);
+    if (pass.first) load_matrices(b);
+    for (int block = 0; block < kStages - 1; ++block) {
+      load_columns(b, pass, block);
+      cp_async_commit();
+    }
   }
-  __device__ __forceinline__ Columns acquire(int block) const {
+  __device__ __forceinline__ Columns acquire(const BlockCoord& b, const KeyPass& pass, int block) const {
+    load_columns(b, pass, block + kStages - 1);
+    cp_async_commit();
     wait<kStages - 1>();
     __syncthreads();
-    return tiles.columns(block);
+    return tiles.stage(block % kStages);
   }
-  __device__ void release() const { __syncthreads(); }
+  __device__ void release(int /*block*/) const { __syncthreads(); }
   // All that was copied is there.
-  __device__ void finish() const {
+  __device__ void finish(const BlockCoord& /*b*/) const {
     wait<0>();
     __syncthreads();
   }
@@ -191,9 +200,9 @@ class ColumnPipeline {
     fence_async_proxy();
   }
   // Addresses are worked out again for each block, to save registers.
-  __device__ __forceinline__ void load_columns(int block) const {
-    if (block >= a.dims.column_blocks) return;
-    const Columns columns = tiles.columns(block);
+  __device__ __forceinline__ void load_columns(const BlockCoord& b, const KeyPass& pass, int block) const {
+    if (b.role == kDkWarpgroup || block >= a.dims.column_blocks) return;
+    const Columns columns = tiles.stage(block % kStages);
     const int column = block * kBlockV;
     load_tile<kLoadThreads>(columns.state, state_matrix(a.states, b.chunk, b.head, pass.first_key, column), pass.keys,
                             a.states.columns - column);
@@ -201,61 +210,170 @@ class ColumnPipeline {
                             pass.keys, a.d_states.columns - column);
     load_tile<kLoadThreads>(columns.d_o, chunk_rows(a.d_o, b.range, b.head, column), b.range.tokens,
                             a.dims.value_dim - column);
-    load_parts(columns.d_residual, a.d_residual, column);
-    if constexpr (!kRecomputesV) load_parts(columns.v_new, a.v_new, column);
-    if (pass.first) prefetch_v(column);
+    load_parts(b, columns.d_residual, a.d_residual, column);
+    load_parts(b, columns.v_new, a.v_new, column);
+    if (pass.first) prefetch_v(b, column);
   }
   // V' or dR.
-  __device__ __forceinline__ void load_parts(const typename Columns::Rows (&parts)[kParts], const void* data,
-                                             int column) const {
+  __device__ __forceinline__ void load_parts(const BlockCoord& b, const typename Columns::Rows (&parts)[kParts],
+                                             const void* data, int column) const {
     const std::int64_t width = static_cast<std::int64_t>(a.dims.column_blocks) * kBlockV;
     const E* from = static_cast<const E*>(data) + b.slot * kParts * kChunk * width + column;
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
       load_workspace_tile<kLoadThreads, false>(parts[part], from + part * kChunk * width, width);
   }
-  // V where V' is to be: only when nobody needs V' of the block before any more, so late that it must be in L2.
-  __device__ __forceinline__ void load_v(int block) const {
-    const int column = block * kBlockV;
-    load_tile<kLoadThreads>(tiles.columns(block).v(), chunk_rows(a.v, b.range, b.head, column), b.range.tokens,
-                            a.dims.value_dim - column);
-  }
-  __device__ __forceinline__ void prefetch_v(int column) const {
+  __device__ __forceinline__ void prefetch_v(const BlockCoord& b, int column) const {
     const int row = static_cast<int>(threadIdx.x);
     if (row < b.range.tokens && column < a.dims.value_dim)
       prefetch(chunk_rows(a.v, b.range, b.head, column).at(row, 0));
   }
-  __device__ __forceinline__ void load_chunk() const {
+  __device__ __forceinline__ void load_chunk(const BlockCoord& b, const KeyPass& pass) const {
+    if (b.role == kDkWarpgroup) return;
     load_tile<kLoadThreads>(tiles.q, chunk_rows(a.q, b.range, b.q_head, pass.first_key), b.range.tokens, pass.keys);
     load_tile<kLoadThreads>(tiles.k, chunk_rows(a.k, b.range, b.q_head, pass.first_key), b.range.tokens, pass.keys);
     if (!pass.first) return;
     for (int i = 4 * static_cast<int>(threadIdx.x); i < kFactors * kChunk; i += 4 * kLoadThreads)
-      cp_async(&s.factors[0][0] + i, a.prepared.factors + b.slot * (kFactors * kChunk) + i, true);
-    if constexpr (kRecomputesV) {
-      if (!a.erases) return;
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) load_matrix(tiles.T[part], a.prepared.T, part);
-    }
+      cp_async(&s.factors[0][0] + i, a.prepared.factors + std::int64_t{b.slot} * (kFactors * kChunk) + i, true);
   }
   // A_qk and A_xk. The matrices of the backward overwrite them.
-  __device__ __forceinline__ void load_matrices() const {
-    load_matrix(tiles.dq_from_k, a.prepared.A_qk, 0);
-    if constexpr (kParts == 2) load_matrix(tiles.dk_from_q, a.prepared.A_qk, 1);
+  __device__ __forceinline__ void load_matrices(const BlockCoord& b) const {
+    if (b.role == kDkWarpgroup) return;
+    load_matrix(b, tiles.dq_from_k, a.prepared.A_qk, 0);
+    if constexpr (kParts == 2) load_matrix(b, tiles.dk_from_q, a.prepared.A_qk, 1);
     if (!a.erases) return;
-    load_matrix(tiles.dx_from_k, a.prepared.A_xk, 0);
-    if constexpr (kParts == 2) load_matrix(tiles.dk_from_mix_q, a.prepared.A_xk, 1);
+    load_matrix(b, tiles.dx_from_k, a.prepared.A_xk, 0);
+    if constexpr (kParts == 2) load_matrix(b, tiles.dk_from_mix_q, a.prepared.A_xk, 1);
   }
-  __device__ __forceinline__ void load_matrix(const typename Tiles::Matrix& tile, const void* matrices,
-                                              int part) const {
-    const E* from = static_cast<const E*>(matrices) + (b.slot * kParts + part) * kChunkMatrix;
+  __device__ __forceinline__ void load_matrix(const BlockCoord& b, const typename Tiles::Matrix& tile,
+                                              const void* matrices, int part) const {
+    const E* from = static_cast<const E*>(matrices) + (std::int64_t{b.slot} * kParts + part) * kChunkMatrix;
     load_workspace_tile<kLoadThreads, true>(tile, from, kChunk);
   }
 
   const GradientsArgs& a;
-  const BlockCoord& b;
-  const KeyPass& pass;
   const Tiles& tiles;
   GradientShared& s;
+};
+
+// By the copy engine, in bf16. A block of threads takes one slot after the other, and the columns of the next slot
+// arrive while the part within the chunk is computed: a stage is filled again as soon as it is released.
+template <int kKeyTile>
+class CopyEnginePipeline {
+ public:
+  static constexpr int kStages = 2;
+  using Tiles = ChunkTiles<bf16, kKeyTile, kStages>;
+  using Columns = typename Tiles::Columns;
+
+  __device__ __forceinline__ CopyEnginePipeline(const GradientsArgs& args, const GradientMaps& tensor_maps,
+                                                const Tiles& chunk_tiles, GradientShared& shared)
+      : a(args), maps(tensor_maps), tiles(chunk_tiles), s(shared) {
+    if (is_issuer()) {
+      for (CopyBarrier& barrier : s.columns_there) barrier.init();
+      s.chunk_there.init();
+    }
+    __syncthreads();
+    if (is_issuer()) {
+#pragma unroll 1
+      for (int stage = 0; stage < kStages; ++stage) copy_columns(stage);
+    }
+  }
+  __device__ __forceinline__ void begin(const BlockCoord& b, const KeyPass& pass) const {
+    if (is_issuer()) copy_chunk(b, pass);
+  }
+  __device__ __forceinline__ Columns acquire(const BlockCoord& b, const KeyPass& /*pass*/, int /*block*/) const {
+    const int stage = blocks_done % kStages;
+    s.columns_there[stage].wait(blocks_done / kStages % 2);
+    const Columns columns = tiles.stage(stage);
+    if (has_foreign_rows(b)) {
+      clear_rows(columns.d_o, b.range.tokens);
+      fence_async_proxy();
+      __syncthreads();
+    }
+    return columns;
+  }
+  __device__ __forceinline__ void release(int /*block*/) {
+    __syncthreads();
+    if (is_issuer()) copy_columns(blocks_done + kStages);
+    ++blocks_done;
+  }
+  __device__ __forceinline__ void finish(const BlockCoord& b) {
+    s.chunk_there.wait(passes_done % 2);
+    ++passes_done;
+    if (!has_foreign_rows(b)) return;
+    clear_rows(tiles.q, b.range.tokens);
+    clear_rows(tiles.k, b.range.tokens);
+    __syncthreads();
+  }
+
+ private:
+  static constexpr int kParts = 2;
+
+  // The dK warpgroup has the least to do.
+  static __device__ bool is_issuer() { return threadIdx.x == kDkWarpgroup * kWarpgroupThreads; }
+  // Behind the end of a packed sequence are the tokens of the next one, where there should be zeros.
+  __device__ bool has_foreign_rows(const BlockCoord& b) const {
+    return a.chunks.cu_seqlens != nullptr && b.range.tokens < kChunk;
+  }
+  template <int kWidth>
+  static __device__ void clear_rows(const Tile<bf16, kChunk, kWidth>& tile, int from) {
+    constexpr int kVector = Tile<bf16, kChunk, kWidth>::kVector;
+    constexpr int kVectorsPerRow = Tile<bf16, kChunk, kWidth>::kVectorsPerRow;
+    for (int i = from * kVectorsPerRow + static_cast<int>(threadIdx.x); i < kChunk * kVectorsPerRow; i += kThreads)
+      *reinterpret_cast<uint4*>(tile.at(i / kVectorsPerRow, i % kVectorsPerRow * kVector)) = uint4{};
+  }
+  __device__ int passes_per_slot() const { return (a.dims.key_dim + kKeyTile - 1) / kKeyTile; }
+
+  // The columns that this block of threads needs as the nth.
+  __device__ __forceinline__ void copy_columns(int nth) const {
+    const int pass = nth / a.dims.column_blocks;
+    const int block = nth - pass * a.dims.column_blocks;
+    const int slots_before = pass / passes_per_slot();
+    const int slot = static_cast<int>(blockIdx.x) + slots_before * static_cast<int>(gridDim.x);
+    if (slot >= a.chunks.total * a.dims.value_heads) return;
+    const SlotCoord at(a, slot);
+    const int first_key = (pass - slots_before * passes_per_slot()) * kKeyTile;
+    const int column = block * kBlockV;
+    const int stage = nth % kStages;
+    const Columns columns = tiles.stage(stage);
+    CopyBarrier& there = s.columns_there[stage];
+    there.expect(Tiles::kColumnBytes);
+    const BoxOrigin state{column, first_key, at.head, at.chunk};
+    copy_box(columns.state.data, maps.states, state, there);
+    copy_box(columns.d_state.data, maps.d_states, state, there);
+    const BoxOrigin tokens{column, static_cast<int>(at.range.first), at.head, static_cast<int>(at.range.batch)};
+    copy_box(columns.d_o.data, maps.d_o, tokens, there);
+    const BoxOrigin rows{column, slot * kParts * kChunk, 0, 0};
+    copy_box(columns.d_residual[0].data, maps.d_residual, rows, there);
+    copy_box(columns.v_new[0].data, maps.v_new, rows, there);
+    if (first_key == 0) prefetch_box(maps.v, tokens);
+  }
+  __device__ __forceinline__ void copy_chunk(const BlockCoord& b, const KeyPass& pass) const {
+    constexpr int kPanels = kKeyTile / kBlockV;
+    constexpr int kPanelElements = kChunk * kBlockV;
+    constexpr int kFactorBytes = kFactors * kChunk * static_cast<int>(sizeof(float));
+    const int matrices = !pass.first ? 0 : a.erases ? 2 : 1;
+    CopyBarrier& there = s.chunk_there;
+    there.expect(2 * Tiles::Rows::kElements * Tiles::kElementSize + matrices * kParts * Tiles::kMatrixBytes +
+                 (pass.first ? kFactorBytes : 0));
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const BoxOrigin tokens{pass.first_key + panel * kBlockV, static_cast<int>(b.range.first), b.q_head,
+                             static_cast<int>(b.range.batch)};
+      copy_box(tiles.q.data + panel * kPanelElements, maps.q, tokens, there);
+      copy_box(tiles.k.data + panel * kPanelElements, maps.k, tokens, there);
+    }
+    if (!pass.first) return;
+    const BoxOrigin parts{0, b.slot * kParts * kChunk, 0, 0};
+    copy_box(tiles.dq_from_k.data, maps.A_qk, parts, there);
+    if (a.erases) copy_box(tiles.dx_from_k.data, maps.A_xk, parts, there);
+    copy_bytes(s.factors, a.prepared.factors + std::int64_t{b.slot} * (kFactors * kChunk), kFactorBytes, there);
+  }
+
+  const GradientsArgs& a;
+  const GradientMaps& maps;
+  const Tiles& tiles;
+  GradientShared& s;
+  int blocks_done = 0, passes_done = 0;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -131,7 +131,6 @@ __device__ void compute_gates(const PrepareArgs& a, const ChunkRange& range, int
     factors[kWrite * kChunk + row] = out[i].write;
     factors[kGammaToEndK * kChunk + row] = to_end * inv_norm_k;
     factors[kGamma * kChunk + row] = decay;
-    factors[kMixQPerK * kChunk + row] = out[i].mix * inv_norm_q / inv_norm_k;
     factors[kLog2GammaHigh * kChunk + row] = high;
     factors[kLog2GammaLow * kChunk + row] = gates.log2_gamma_low[row];
     factors[kErase * kChunk + row] = out[i].erase;

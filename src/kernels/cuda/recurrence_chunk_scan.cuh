@@ -14,8 +14,6 @@
 //   dR  = T^T dV'                                        dV = diag(write) dR
 //   dS  = gamma_C dS+ + (scale diag(gamma) Q)^T dO - (diag(erase gamma) X)^T dR
 //
-// and V' recomputed for the gradients, where no forward scan has stored it.
-//
 // The L2 norms of Q and K are in the factors, so the products take q and k as they are in memory.
 #pragma once
 

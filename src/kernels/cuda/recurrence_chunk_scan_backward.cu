@@ -7,73 +7,6 @@ namespace {
 
 using namespace scan;
 
-// The state on entry to a chunk as A operand, for recomputing V'.
-template <class E, int kKeyDim>
-__device__ inline void load_state_fragments(FragmentA<E> (&fragments)[kKeyDim / 16], const MatrixIn& from, int keys,
-                                            int columns, const Lane& lane) {
-  constexpr int kTogether = kKeyDim < 128 ? kKeyDim : 128;  // keys loaded together
-#pragma unroll
-  for (int key = 0; key < kKeyDim; key += kTogether) {
-    Accumulator part[kTogether / 8];
-    load_warp_tile(part, from.from_row(key), keys - key, columns, lane);
-#pragma unroll
-    for (int step = 0; step < kTogether / 16; ++step)
-      fragments[key / 16 + step] = to_fragment_a<E>(part[2 * step], part[2 * step + 1]);
-  }
-}
-
-// Where the gradients do not recompute V', this scan can.
-template <class E, int kKeyDim, int kStages>
-constexpr bool kRecomputesV = kStages == 1 && !gradients_recompute_v_new(kKeyDim, kIsBf16<E>);
-
-// V' as in the forward, from the state on entry. To save registers Q S and K S share one accumulator: Q S is scaled
-// by the ratio of their factors first.
-template <class E, int kKeyDim>
-__device__ inline void recompute_v_new(const BackwardScanArgs& a, bool erases, const ScanTiles<E, kKeyDim>& tiles,
-                                       const MatrixIn& entry_state, const MatrixIn& values, int tokens, int columns,
-                                       std::int64_t slot, int column, const Lane& lane) {
-  FragmentA<E> state[kKeyDim / 16];
-  load_state_fragments<E, kKeyDim>(state, entry_state, a.dims.key_dim, a.states.columns - column, lane);
-  Accumulator v_new[kChunkAccumulators];
-  if (erases && a.mixes) {
-    mma_fence<E>(v_new);
-#pragma unroll
-    for (int step = 0; step < kKeyDim / 16; ++step)
-      tile_mma<kChunk, false>(v_new, state[step], tiles.q, 0, 16 * step, lane);
-    mma_commit_and_wait<E>(v_new);
-    scale_tokens(v_new, tiles.factor(kMixQPerK), lane);
-  }
-  if (erases) {
-    mma_fence<E>(v_new);
-#pragma unroll
-    for (int step = 0; step < kKeyDim / 16; ++step)
-      tile_mma<kChunk, false>(v_new, state[step], tiles.k, 0, 16 * step, lane);
-    mma_commit_and_wait<E>(v_new);
-  }
-  Accumulator v[kChunkAccumulators];
-  load_warp_tile(v, values, tokens, columns, lane);
-#pragma unroll
-  for (int j = 0; j < kChunkAccumulators; ++j) {
-    const float2 write = tiles.factor(kWrite, j, lane);
-    const float2 erase_gamma_k = tiles.factor(kEraseGammaK, j, lane);
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-      v_new[j].x[i] = write.x * v[j].x[i] - erase_gamma_k.x * v_new[j].x[i];
-      v_new[j].x[i + 1] = write.y * v[j].x[i + 1] - erase_gamma_k.y * v_new[j].x[i + 1];
-    }
-  }
-  if (erases) {
-    FragmentA<E> fragments[kKSteps];
-    to_fragments(fragments, v_new);
-    zero(v_new);
-    mma_fence<E>(v_new);
-#pragma unroll
-    for (const auto& part : tiles.T) mma_lower<false>(v_new, fragments, part, lane);
-    mma_commit_and_wait<E>(v_new);
-  }
-  store_split<E>(v_new, a.v_new, a.dims, slot, column, lane);
-}
-
 // kErases is a template parameter in bf16 to have no branch around wgmma (see mma_fence). kSegmentsOnly: the scan gives
 // nothing but segment_dN.
 template <class E, int kKeyDim, int kStages, bool kErases, bool kSegmentsOnly>
@@ -127,13 +60,6 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
     __syncthreads();
 
     const ChunkRange range = chunk_range(a.chunks, chunk, sequence);
-    if constexpr (!kSegmentsOnly && kRecomputesV<E, kKeyDim, kStages>) {
-      if (a.v_new != nullptr) {
-        recompute_v_new(a, erases, tiles, state_matrix(a.states, chunk, head, 0, column),
-                        chunk_rows(a.v, range, head, column), range.tokens, columns, slot, column, lane);
-      }
-    }
-
     Accumulator d_residual[kChunkAccumulators];  // dV', then dR
     FragmentA<E> fragments[kKSteps];
     FragmentA<E> d_o[kKSteps];  // dO, then the operand that multiplies Q^T
@@ -222,7 +148,7 @@ struct BackwardScan {
     return choose<E, kKeyDim, kStages, false>(args.erases);
   }
   static std::int64_t scans_per_head(const Args& args) { return args.segments.total; }
-  static bool allows_two_stages(const Args& args) { return args.v_new == nullptr && args.segment_dN == nullptr; }
+  static bool allows_two_stages(const Args& args) { return args.segment_dN == nullptr; }
 
  private:
   template <class E, int kKeyDim, int kStages, bool kSegmentsOnly>

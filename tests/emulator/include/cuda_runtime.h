@@ -13,6 +13,7 @@
 #include "block.h"
 
 #define CUDART_VERSION 13000
+#define QDELTA_EMULATED_GPU 1
 #define __device__
 #define __host__
 #define __global__
