@@ -63,14 +63,6 @@ __device__ inline float2 split_pair_at(const Tile<E, kChunk, kChunk>& upper, con
   return pair;
 }
 
-// Gamma[r][i] and Gamma[r][i + 1], of any use only up to the diagonal.
-__device__ inline float2 decay_pair(const GradientShared& s, int i, float log2_gamma_high, float log2_gamma_low) {
-  const float2 high = *reinterpret_cast<const float2*>(&s.factors[kLog2GammaHigh][i]);
-  const float2 low = *reinterpret_cast<const float2*>(&s.factors[kLog2GammaLow][i]);
-  return {exp2_approx((log2_gamma_high - high.x) + (log2_gamma_low - low.x)),
-          exp2_approx((log2_gamma_high - high.y) + (log2_gamma_low - low.y))};
-}
-
 // From dO V'^T, the gradient of A_qk, to the matrices of D1, or from dR V'^T = -dA to those of D2: by the dQ and the dX
 // warpgroup, with one code. The (value . gradient) products of Gamma in A_qk, or in A, are left in the accumulators.
 template <class Context>
@@ -79,34 +71,41 @@ __device__ __forceinline__ void write_matrices(const Context& context, Accumulat
   const bool is_d1 = b.role == kDqWarpgroup;
   const auto from_k = is_d1 ? tiles.dq_from_k : tiles.dx_from_k;      // before, the high part of A_qk or A_xk
   const auto from_q = is_d1 ? tiles.dk_from_q : tiles.dk_from_mix_q;  // the low part
+  const RowPair erase = context.factor(kErase);
+  const RowPair minus_erase = -1.0F * erase;
+  const RowPair ones{{1.0F, 1.0F}};
+  const RowPair factor = is_d1 ? a.scale * ones : minus_erase;
+  const RowPair value_factor = is_d1 ? ones : minus_erase;
+  const RowPair inv_norm_k = context.factor(kInvNormK);
+  const RowPair row_factor = (is_d1 ? ones : context.factor(kMix)) * context.factor(kInvNormQ);
+  const RowPair log2_gamma_high = context.factor(kLog2GammaHigh);
+  const RowPair log2_gamma_low = context.factor(kLog2GammaLow);
   RowPair d_erase{};
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = b.row(half);
-    const int last = is_d1 ? r : r - 1;  // D1 has a diagonal
-    const float erase = s.factors[kErase][r];
-    const float factor = is_d1 ? a.scale : -erase;
-    const float value_factor = is_d1 ? 1.0F : -erase;
-    const float inv_norm_k = s.factors[kInvNormK][r];
-    const float row_factor = (is_d1 ? 1.0F : s.factors[kMix][r]) * s.factors[kInvNormQ][r];
-    const float high = s.factors[kLog2GammaHigh][r];
-    const float low = s.factors[kLog2GammaLow][r];
+  for (int j = 0; j < kChunkAccumulators; ++j) {
+    const int i = 8 * j + 2 * b.lane.quad;
+    const float2 high = *reinterpret_cast<const float2*>(&s.factors[kLog2GammaHigh][i]);
+    const float2 low = *reinterpret_cast<const float2*>(&s.factors[kLog2GammaLow][i]);
+    const float2 inv_norms_k = *reinterpret_cast<const float2*>(&s.factors[kInvNormK][i]);
 #pragma unroll
-    for (int j = 0; j < kChunkAccumulators; ++j) {
-      const int i = 8 * j + 2 * b.lane.quad;
-      const float2 decay = decay_pair(s, i, high, low);
+    for (int half = 0; half < 2; ++half) {
+      const int r = b.row(half);
+      const int last = is_d1 ? r : r - 1;  // D1 has a diagonal
+      // Gamma[r][i] and Gamma[r][i + 1], of any use only up to the diagonal.
+      const float decay[2] = {exp2_approx((log2_gamma_high.x[half] - high.x) + (log2_gamma_low.x[half] - low.x)),
+                              exp2_approx((log2_gamma_high.x[half] - high.y) + (log2_gamma_low.x[half] - low.y))};
       const float2 A = split_pair_at(from_k, from_q, r, i);
-      const float2 inv_norms_k = *reinterpret_cast<const float2*>(&s.factors[kInvNormK][i]);
       float* d = d_matrix[j].x + 2 * half;
-      const float D[2] = {i <= last ? factor * decay.x * d[0] : 0.0F, i + 1 <= last ? factor * decay.y * d[1] : 0.0F};
+      const float D[2] = {i <= last ? factor.x[half] * decay[0] * d[0] : 0.0F,
+                          i + 1 <= last ? factor.x[half] * decay[1] * d[1] : 0.0F};
       d[0] = i < r ? d[0] * A.x : 0.0F;
       d[1] = i + 1 < r ? d[1] * A.y : 0.0F;
       d_erase.x[half] -= d[0] + d[1];
-      d[0] *= value_factor;
-      d[1] *= value_factor;
+      d[0] *= value_factor.x[half];
+      d[1] *= value_factor.x[half];
       set_pair(from_k, r, i, D[0] * inv_norms_k.x, D[1] * inv_norms_k.y);
-      set_pair(from_q, r, i, D[0] * row_factor, D[1] * row_factor);
-      if (!is_d1) set_pair(tiles.dk_from_k, r, i, D[0] * inv_norm_k, D[1] * inv_norm_k);
+      set_pair(from_q, r, i, D[0] * row_factor.x[half], D[1] * row_factor.x[half]);
+      if (!is_d1) set_pair(tiles.dk_from_k, r, i, D[0] * inv_norm_k.x[half], D[1] * inv_norm_k.x[half]);
     }
   }
   const RowPair sums{{quad_sum(d_erase.x[0]), quad_sum(d_erase.x[1])}};
@@ -224,93 +223,114 @@ __device__ __forceinline__ void gate_gradients(const GradientsArgs& a, const Blo
 // ---------------------------------------------------------------------------------------------------------------------
 // The sums over value columns.
 
-// A thread's part of rowsum(dR . V), half of a row of the block's columns. V is read from global memory.
-template <class E, class Columns>
-__device__ __forceinline__ float d_write_dot(const GradientsArgs& a, const BlockCoord& b, const Columns& tiles,
-                                             int column) {
-  constexpr int kVector = 16 / sizeof(E);
-  constexpr int kVectors = kBlockV / 2 / kVector;
-  const int row = b.thread / 2;
-  const int part = b.thread % 2 * (kBlockV / 2);
-  const MatrixIn v = chunk_rows(a.v, b.range, b.head, column);
-  const int columns = row < b.range.tokens ? a.dims.value_dim - column - part : 0;
-  uint4 values[kVectors];
-  if (v.aligned16 && v.bf16 == kIsBf16<E>) {
+// rowsum(dR . V) over a block of columns, of the lane's two tokens, of use where RowDots has sums. V is on its way
+// while the products run.
+template <class Context>
+class WriteDots {
+ public:
+  using E = typename Context::Element;
+  __device__ WriteDots(const Context& context, int column) {
+    const auto& [a, b, tiles, s] = context;
+    const MatrixIn v = chunk_rows(a.v, b.range, b.head, column);
 #pragma unroll
-    for (int u = 0; u < kVectors; ++u) values[u] = load_16_bytes(v.at(row, part + u * kVector), u * kVector < columns);
-  } else {
+    for (int half = 0; half < 2; ++half)
+      load_row_slice(values_[half], v, b.row(half), b.range.tokens, a.dims.value_dim - column, b.lane);
+  }
+  template <class Columns>
+  [[nodiscard]] __device__ RowPair sums(const BlockCoord& b, const Columns& columns) const {
+    RowDots<E> dots;
 #pragma unroll
-    for (int u = 0; u < kVectors; ++u) {
-      for (int j = u * kVector; j < (u + 1) * kVector; ++j)
-        reinterpret_cast<E*>(values)[j] = static_cast<E>(j < columns ? v.get(row, part + j) : 0.0F);
+    for (int part = 0; part < Context::kParts; ++part) {
+      const auto rows = columns.d_residual(part);
+      dots.add(load_row_slice(rows, b.row(0), b.lane), load_row_slice(rows, b.row(1), b.lane), values_);
     }
+    return dots.sums(b.lane);
   }
-  float sum = 0;
-#pragma unroll
-  for (const auto& d_residual : tiles.d_residual) {
-#pragma unroll
-    for (int u = 0; u < kVectors; ++u)
-      sum += dot_16_bytes<E>(values[u], *reinterpret_cast<const uint4*>(d_residual.at(row, part + u * kVector)));
-  }
-  return sum;
-}
 
-// Sums of a thread of the dQ warpgroup: parts of rowsum(dR . V) and of sum(S . dS+).
-struct ColumnSums {
-  float d_write = 0, state_dot = 0;
+ private:
+  RowSlice<E> values_[2];
 };
-__device__ inline void store_column_sums(const BlockCoord& b, const ColumnSums& sums, bool first, GradientShared& s) {
-  const float state_dot = warp_sum(sums.state_dot);
-  float& state_sum = s.state_dots[b.warp_row / 16];
-  if (b.lane.index == 0) state_sum = first ? state_dot : state_sum + state_dot;
-  const float d_write = sums.d_write + __shfl_xor_sync(~0u, sums.d_write, 1);
-  if (first && b.thread % 2 == 0) s.d_write[b.thread / 2] = d_write;
+
+// The warpgroup's part of sum(S . dS+) over a block of columns, in the lanes where RowDots has sums.
+template <class Context, class Columns>
+__device__ __forceinline__ float state_dot(const BlockCoord& b, const Columns& columns) {
+  RowDots<typename Context::Element> dots;
+#pragma unroll 2
+  for (int key = b.warp_row; key < Context::kKeys; key += 16 * kWarps) {
+    const int row = key + b.lane.group;
+    const RowSlice<typename Context::Element> d_state[2] = {load_row_slice(columns.d_state(), row, b.lane),
+                                                            load_row_slice(columns.d_state(), row + 8, b.lane)};
+    dots.add(load_row_slice(columns.state(), row, b.lane), load_row_slice(columns.state(), row + 8, b.lane), d_state);
+  }
+  const RowPair sums = dots.sums(b.lane);
+  return sums.x[0] + sums.x[1];
 }
 
-// A batch of products: acc += left right^T.
-template <int kWidth, class E, int kRows>
-__device__ __forceinline__ void add_product(Accumulator (&acc)[kWidth / 8], const Tile<E, kChunk, kBlockV>& left,
-                                            const Tile<E, kRows, kBlockV>& right, const BlockCoord& b) {
-  mma_fence<E>(acc);
-  mma_over_columns<kWidth>(acc, left, right, b);
-  mma_commit_and_wait<E>(acc);
+// acc += left right^T: dO S^T, dR S^T or V' dS+^T. One batch of wgmma for each part on the left.
+template <class Context, class Columns>
+__device__ __forceinline__ void add_products(const BlockCoord& b, const Columns& columns,
+                                             typename Context::KeyAccumulators& acc) {
+  using E = typename Context::Element;
+#pragma unroll 1
+  for (int part = 0; part < (b.role == kDqWarpgroup ? 1 : Context::kParts); ++part) {
+    mma_fence<E>(acc);
+    mma_over_columns<Context::kKeys>(acc, columns.left(b.role, part), columns.right(b.role), b);
+    mma_commit_and_wait<E>(acc);
+  }
+}
+// The same with matrix += left V'^T: dO V'^T or dR V'^T. Of split operands the product of the low parts is left out.
+template <class Context, class Columns>
+__device__ __forceinline__ void add_products(const BlockCoord& b, const Columns& columns,
+                                             typename Context::KeyAccumulators& acc,
+                                             Accumulator (&matrix)[kChunkAccumulators]) {
+  using E = typename Context::Element;
+  mma_fence<E>(acc, matrix);
+  mma_over_columns<Context::kKeys>(acc, columns.left(b.role, 0), columns.right(b.role), b);
+#pragma unroll
+  for (int part = 0; part < Context::kParts; ++part)
+    mma_over_columns<kChunk>(matrix, columns.left(b.role, 0), columns.v_new(part), b);
+  mma_commit_and_wait<E>(acc, matrix);
+  if (Context::kParts == 1 || b.role == kDqWarpgroup) return;
+  mma_fence<E>(acc, matrix);
+  mma_over_columns<Context::kKeys>(acc, columns.left(b.role, 1), columns.right(b.role), b);
+  mma_over_columns<kChunk>(matrix, columns.left(b.role, 1), columns.v_new(0), b);
+  mma_commit_and_wait<E>(acc, matrix);
 }
 
-// acc: dO S^T, dR S^T or V' dS+^T. matrix: dO V'^T or dR V'^T.
 template <class Context>
 __device__ __forceinline__ void sum_over_columns(const Context& context, const KeyPass& pass,
                                                  typename Context::Pipeline& pipeline,
                                                  typename Context::KeyAccumulators& acc,
                                                  Accumulator (&matrix)[kChunkAccumulators]) {
-  using E = typename Context::Element;
   const auto& [a, b, tiles, s] = context;
-  const bool needs_state = b.role == kDqWarpgroup || (b.role == kDxWarpgroup && a.erases);
-  ColumnSums sums;
+  const bool active = b.role != kDxWarpgroup || a.erases;
+  float state_dots = 0;
+  RowPair d_write{};
   pipeline.begin(b, pass);
 #pragma unroll 1
   for (int block = 0; block < a.dims.column_blocks; ++block) {
     const auto columns = pipeline.acquire(b, pass, block);
-    if (needs_state) add_product<Context::kKeys>(acc, columns.rows(b.role), columns.state, b);
-    if constexpr (Context::kParts == 2) {
-      if (b.role == kDxWarpgroup && a.erases) add_product<Context::kKeys>(acc, columns.d_residual[1], columns.state, b);
+    if (!pass.first) {
+      if (active) add_products<Context>(b, columns, acc);
+    } else if (b.role == kDkWarpgroup) {
+      const WriteDots<Context> dots(context, block * kBlockV);
+      add_products<Context>(b, columns, acc);
+      d_write = d_write + dots.sums(b, columns);
+    } else if (active) {
+      add_products<Context>(b, columns, acc, matrix);
     }
-    if (b.role == kDqWarpgroup) {  // which has one product less
-      if (pass.first) sums.d_write += d_write_dot<E>(a, b, columns, block * kBlockV);
-      sums.state_dot += tile_dot(columns.state, columns.d_state, b.thread);
-    }
-#pragma unroll
-    for (int part = 0; part < Context::kParts; ++part) {
-      if (b.role == kDkWarpgroup) add_product<Context::kKeys>(acc, columns.v_new[part], columns.d_state, b);
-      if (needs_state && pass.first) add_product<kChunk>(matrix, columns.rows(b.role), columns.v_new[part], b);
-    }
-    if constexpr (Context::kParts == 2) {  // the product of the low parts is left out
-      if (b.role == kDxWarpgroup && needs_state && pass.first)
-        add_product<kChunk>(matrix, columns.d_residual[1], columns.v_new[0], b);
-    }
+    if (b.role == kDqWarpgroup) state_dots += state_dot<Context>(b, columns);
     pipeline.release(block);
   }
   pipeline.finish(b);
-  if (b.role == kDqWarpgroup) store_column_sums(b, sums, pass.first, s);
+  const bool has_sums = RowDots<typename Context::Element>::has_sums(b.lane);
+  if (b.role == kDqWarpgroup) {
+    state_dots = warp_sum(has_sums ? state_dots : 0.0F);
+    float& sum = s.state_dots[b.warp_row / 16];
+    if (b.lane.index == 0) sum = pass.first ? state_dots : sum + state_dots;
+  } else if (b.role == kDkWarpgroup && pass.first && has_sums) {
+    for (int half = 0; half < 2; ++half) s.d_write[b.row(half)] = d_write.x[half];
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

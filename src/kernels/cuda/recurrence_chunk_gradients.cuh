@@ -43,26 +43,31 @@ struct GradientShared {
   float state_dots[kWarps];                                      // parts of sum(S . dS+)
 };
 
-// The tiles of one block of value columns.
+// The tiles of one block of value columns, one after the other.
 template <class E, int kKeyTile>
 struct ColumnTiles {
   static constexpr int kParts = operand_parts(kIsBf16<E>);
   using Rows = Tile<E, kChunk, kBlockV>;
-  Tile<E, kKeyTile, kBlockV> state, d_state;
-  Rows d_o, d_residual[kParts], v_new[kParts];
-  static constexpr int kElements = (2 * kKeyTile + (1 + 2 * kParts) * kChunk) * kBlockV;
+  using State = Tile<E, kKeyTile, kBlockV>;
+  E* data;
+  static constexpr int kDO = 2 * State::kElements;
+  static constexpr int kDResidual = kDO + Rows::kElements;
+  static constexpr int kVNew = kDResidual + kParts * Rows::kElements;
+  static constexpr int kElements = kVNew + kParts * Rows::kElements;
 
-  __device__ explicit ColumnTiles(unsigned char* memory) {
-    state.data = reinterpret_cast<E*>(memory);
-    d_state.data = state.data + state.kElements;
-    d_o.data = d_state.data + d_state.kElements;
-    E* next = d_o.data + Rows::kElements;
-    for (auto* parts : {d_residual, v_new}) {
-      for (int part = 0; part < kParts; ++part) parts[part].data = next, next += Rows::kElements;
-    }
+  [[nodiscard]] __device__ State state() const { return {data}; }
+  [[nodiscard]] __device__ State d_state() const { return {data + State::kElements}; }
+  [[nodiscard]] __device__ Rows d_o() const { return {data + kDO}; }
+  [[nodiscard]] __device__ Rows d_residual(int part) const { return {data + kDResidual + part * Rows::kElements}; }
+  [[nodiscard]] __device__ Rows v_new(int part) const { return {data + kVNew + part * Rows::kElements}; }
+  // Of the products left right^T: dO S^T, dR S^T, V' dS+^T.
+  [[nodiscard]] __device__ Rows left(int role, int part) const {
+    const int offset = role == kDqWarpgroup ? kDO : role == kDxWarpgroup ? kDResidual : kVNew;
+    return {data + offset + part * Rows::kElements};
   }
-  // The rows that dQ and dX have with the state: dO, dR.
-  [[nodiscard]] __device__ Rows rows(int role) const { return {role == kDqWarpgroup ? d_o.data : d_residual[0].data}; }
+  [[nodiscard]] __device__ State right(int role) const {
+    return {data + (role == kDkWarpgroup ? State::kElements : 0)};
+  }
 };
 
 // All of the dynamic shared memory: kStages blocks of columns, and what belongs to the chunk. A_qk and A_xk are in the
@@ -112,7 +117,9 @@ struct ChunkTiles {
   }
   static constexpr int kExchangeBytes = kChunk * kKeyTile * static_cast<int>(sizeof(float));
   static_assert(kExchangeBytes <= 5 * kMatrixBytes && kExchangeBytes <= 2 * Rows::kElements * kElementSize);
-  [[nodiscard]] __device__ Columns stage(int index) const { return Columns(memory + index * kColumnBytes); }
+  [[nodiscard]] __device__ Columns stage(int index) const {
+    return {reinterpret_cast<E*>(memory + index * kColumnBytes)};
+  }
 };
 
 // A chunk of a value head.
@@ -204,24 +211,26 @@ class ThreadPipeline {
     if (b.role == kDkWarpgroup || block >= a.dims.column_blocks) return;
     const Columns columns = tiles.stage(block % kStages);
     const int column = block * kBlockV;
-    load_tile<kLoadThreads>(columns.state, state_matrix(a.states, b.chunk, b.head, pass.first_key, column), pass.keys,
+    load_tile<kLoadThreads>(columns.state(), state_matrix(a.states, b.chunk, b.head, pass.first_key, column), pass.keys,
                             a.states.columns - column);
-    load_tile<kLoadThreads>(columns.d_state, state_matrix(a.d_states, b.chunk, b.head, pass.first_key, column),
+    load_tile<kLoadThreads>(columns.d_state(), state_matrix(a.d_states, b.chunk, b.head, pass.first_key, column),
                             pass.keys, a.d_states.columns - column);
-    load_tile<kLoadThreads>(columns.d_o, chunk_rows(a.d_o, b.range, b.head, column), b.range.tokens,
+    load_tile<kLoadThreads>(columns.d_o(), chunk_rows(a.d_o, b.range, b.head, column), b.range.tokens,
                             a.dims.value_dim - column);
-    load_parts(b, columns.d_residual, a.d_residual, column);
-    load_parts(b, columns.v_new, a.v_new, column);
+    load_parts(b, columns.d_residual(0), a.d_residual, column);
+    load_parts(b, columns.v_new(0), a.v_new, column);
     if (pass.first) prefetch_v(b, column);
   }
-  // V' or dR.
-  __device__ __forceinline__ void load_parts(const BlockCoord& b, const typename Columns::Rows (&parts)[kParts],
-                                             const void* data, int column) const {
+  // V' or dR, both parts from `first` on.
+  __device__ __forceinline__ void load_parts(const BlockCoord& b, const typename Columns::Rows& first, const void* data,
+                                             int column) const {
     const std::int64_t width = static_cast<std::int64_t>(a.dims.column_blocks) * kBlockV;
     const E* from = static_cast<const E*>(data) + b.slot * kParts * kChunk * width + column;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part)
-      load_workspace_tile<kLoadThreads, false>(parts[part], from + part * kChunk * width, width);
+    for (int part = 0; part < kParts; ++part) {
+      const typename Columns::Rows rows{first.data + part * Columns::Rows::kElements};
+      load_workspace_tile<kLoadThreads, false>(rows, from + part * kChunk * width, width);
+    }
   }
   __device__ __forceinline__ void prefetch_v(const BlockCoord& b, int column) const {
     const int row = static_cast<int>(threadIdx.x);
@@ -286,7 +295,7 @@ class CopyEnginePipeline {
     s.columns_there[stage].wait(blocks_done / kStages % 2);
     const Columns columns = tiles.stage(stage);
     if (has_foreign_rows(b)) {
-      clear_rows(columns.d_o, b.range.tokens);
+      clear_rows(columns.d_o(), b.range.tokens);
       fence_async_proxy();
       __syncthreads();
     }
@@ -339,13 +348,13 @@ class CopyEnginePipeline {
     CopyBarrier& there = s.columns_there[stage];
     there.expect(Tiles::kColumnBytes);
     const BoxOrigin state{column, first_key, at.head, at.chunk};
-    copy_box(columns.state.data, maps.states, state, there);
-    copy_box(columns.d_state.data, maps.d_states, state, there);
+    copy_box(columns.state().data, maps.states, state, there);
+    copy_box(columns.d_state().data, maps.d_states, state, there);
     const BoxOrigin tokens{column, static_cast<int>(at.range.first), at.head, static_cast<int>(at.range.batch)};
-    copy_box(columns.d_o.data, maps.d_o, tokens, there);
+    copy_box(columns.d_o().data, maps.d_o, tokens, there);
     const BoxOrigin rows{column, slot * kParts * kChunk, 0, 0};
-    copy_box(columns.d_residual[0].data, maps.d_residual, rows, there);
-    copy_box(columns.v_new[0].data, maps.v_new, rows, there);
+    copy_box(columns.d_residual(0).data, maps.d_residual, rows, there);
+    copy_box(columns.v_new(0).data, maps.v_new, rows, there);
     if (first_key == 0) prefetch_box(maps.v, tokens);
   }
   __device__ __forceinline__ void copy_chunk(const BlockCoord& b, const KeyPass& pass) const {
@@ -539,32 +548,104 @@ __device__ inline void store_partials(const GradientsArgs& a, const BlockCoord& 
   }
 }
 
-__device__ inline float2 pair_of(const bf16* from) {
-  const auto pair = *reinterpret_cast<const std::uint32_t*>(from);
-  return {low_half(pair), high_half(pair)};
-}
-__device__ inline float2 pair_of(const float* from) { return *reinterpret_cast<const float2*>(from); }
+// ---------------------------------------------------------------------------------------------------------------------
+// Dot products of rows of kBlockV columns, 16 pairs of rows at a time.
 
-// The dot product of two vectors of 16 bytes.
+// What a lane has of a row: the columns from 16 quad on.
 template <class E>
-__device__ inline float dot_16_bytes(const uint4& x, const uint4& y) {
-  float sum = 0;
-#pragma unroll
-  for (int j = 0; j < static_cast<int>(16 / sizeof(E)); j += 2) {
-    const float2 p = pair_of(reinterpret_cast<const E*>(&x) + j);
-    const float2 q = pair_of(reinterpret_cast<const E*>(&y) + j);
-    sum += p.x * q.x + p.y * q.y;
+struct RowSlice;
+template <>
+struct RowSlice<bf16> {
+  std::uint32_t pairs[8];
+
+  __device__ void set(int vector, const uint4& x) {
+    pairs[4 * vector] = x.x, pairs[4 * vector + 1] = x.y, pairs[4 * vector + 2] = x.z, pairs[4 * vector + 3] = x.w;
   }
-  return sum;
+};
+template <>
+struct RowSlice<float> {
+  float x[16];
+};
+
+template <int kRows>
+__device__ inline RowSlice<bf16> load_row_slice(const Tile<bf16, kRows, kBlockV>& tile, int row, const Lane& lane) {
+  RowSlice<bf16> slice;
+#pragma unroll
+  for (int u = 0; u < 2; ++u) slice.set(u, *reinterpret_cast<const uint4*>(tile.at(row, 16 * lane.quad + 8 * u)));
+  return slice;
 }
-// A thread's part of sum(left . right), of tiles with the same layout.
-template <class E, int kRows, int kWidth>
-__device__ inline float tile_dot(const Tile<E, kRows, kWidth>& left, const Tile<E, kRows, kWidth>& right, int thread) {
-  float sum = 0;
-#pragma unroll 2
-  for (int i = thread; i < kRows * kWidth / Tile<E, kRows, kWidth>::kVector; i += kWarpgroupThreads)
-    sum += dot_16_bytes<E>(reinterpret_cast<const uint4*>(left.data)[i], reinterpret_cast<const uint4*>(right.data)[i]);
-  return sum;
+template <int kRows>
+__device__ inline RowSlice<float> load_row_slice(const Tile<float, kRows, kBlockV>& tile, int row, const Lane& lane) {
+  RowSlice<float> slice;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) slice.x[i] = *tile.at(row, 16 * lane.quad + i);
+  return slice;
 }
+// From global memory; zeros beyond the rows and columns.
+__device__ inline void load_row_slice(RowSlice<bf16>& slice, const MatrixIn& from, int row, int rows, int columns,
+                                      const Lane& lane) {
+  const int column = 16 * lane.quad;
+  const int valid = row < rows ? columns - column : 0;
+  if (from.aligned16 && from.bf16) {
+#pragma unroll
+    for (int u = 0; u < 2; ++u) slice.set(u, load_16_bytes(from.at(row, column + 8 * u), 8 * u < valid));
+  } else {
+#pragma unroll
+    for (int i = 0; i < 16; i += 2)
+      slice.pairs[i / 2] = pack_bf16x2(i < valid ? from.get(row, column + i) : 0.0F,
+                                       i + 1 < valid ? from.get(row, column + i + 1) : 0.0F);
+  }
+}
+__device__ inline void load_row_slice(RowSlice<float>& slice, const MatrixIn& from, int row, int rows, int columns,
+                                      const Lane& lane) {
+  const int column = 16 * lane.quad;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) slice.x[i] = row < rows && column + i < columns ? from.get(row, column + i) : 0.0F;
+}
+
+// The dot products of rows `group` and `group + 8` of 16 on the left with the same rows on the right. In bf16 they are
+// the diagonal of a product of all 16 rows with all: tensor cores have time to spare here, and the columns of a slice
+// need not be unpacked. Their order along k is free.
+template <class E>
+class RowDots;
+template <>
+class RowDots<bf16> {
+ public:
+  __device__ void add(const RowSlice<bf16>& upper, const RowSlice<bf16>& lower, const RowSlice<bf16> (&right)[2]) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+      const FragmentA<bf16> a{{upper.pairs[i], lower.pairs[i], upper.pairs[i + 1], lower.pairs[i + 1]}};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) mma(products_[half], a, {{right[half].pairs[i], right[half].pairs[i + 1]}});
+    }
+  }
+  // Whether the lane has the sums of its rows.
+  [[nodiscard]] static __device__ bool has_sums(const Lane& lane) { return lane.group / 2 == lane.quad; }
+  [[nodiscard]] __device__ RowPair sums(const Lane& lane) const {
+    const bool odd = lane.group % 2 == 1;
+    return {{odd ? products_[0].x[1] : products_[0].x[0], odd ? products_[1].x[3] : products_[1].x[2]}};
+  }
+
+ private:
+  Accumulator products_[2];
+};
+template <>
+class RowDots<float> {
+ public:
+  __device__ void add(const RowSlice<float>& upper, const RowSlice<float>& lower, const RowSlice<float> (&right)[2]) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      parts_.x[0] += upper.x[i] * right[0].x[i];
+      parts_.x[1] += lower.x[i] * right[1].x[i];
+    }
+  }
+  [[nodiscard]] static __device__ bool has_sums(const Lane& lane) { return lane.quad == 0; }
+  [[nodiscard]] __device__ RowPair sums(const Lane& /*lane*/) const {
+    return {{quad_sum(parts_.x[0]), quad_sum(parts_.x[1])}};
+  }
+
+ private:
+  RowPair parts_{};
+};
 
 }  // namespace qdelta::cuda::gradients

@@ -1,5 +1,7 @@
 // The forward scan: O, and optionally the states on entry to every chunk and V'. Formulas in recurrence_chunk_scan.cuh.
-#include "kernels/cuda/recurrence_chunk_scan.cuh"
+#include <numeric>
+
+#include "kernels/cuda/recurrence_chunk_scan_copies.cuh"
 
 namespace qdelta::cuda {
 namespace {
@@ -39,9 +41,10 @@ __device__ inline void store_map(const ForwardScanArgs& a, const Accumulator (&t
 template <class E, int kKeyDim, int kStages, bool kMaps>
 constexpr int kForwardBlocksPerSm = kMaps&& kKeyDim > 64 && kIsBf16<E> ? 2 : kMinBlocksPerSm<E, kKeyDim, kStages>;
 
-template <class E, int kKeyDim, int kStages, bool kMaps>
-__global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, kStages, kMaps>))
-    forward_kernel(const ForwardScanArgs a) {
+template <class E, int kKeyDim, class Copies, bool kMaps>
+__global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, Copies::kStages, kMaps>))
+    forward_kernel(const ForwardScanArgs a, const __grid_constant__ ScanMaps maps) {
+  constexpr int kStages = Copies::kStages;
   extern __shared__ __align__(1024) unsigned char memory[];
   const Lane lane;
   const auto [index, head, block_column, warp_column, column] = ScanCoord(a.dims);
@@ -53,22 +56,11 @@ __global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, kSt
   if (kMaps && ((is_last && !a.maps.last) || (is_m && is_first && !a.maps.first))) return;
   const bool needs_qs = (!kMaps && a.o.data != nullptr) || a.mixes;
 
-  const auto inputs_of = [&](std::int64_t chunk) {
-    return ScanTileIterator<E>(a.dims, a.q, a.k, a.v, a.prepared, chunk, chunk_range(a.chunks, chunk, sequence), head,
-                               block_column);
-  };
-  ScanTileIterator<E> next = inputs_of(begin);
-  const auto load = [&](std::int64_t chunk) {
-    if (chunk < end) {
-      if (kStages == 1) next = inputs_of(chunk);  // recomputed, to save registers
-      stage_tiles<E, kKeyDim, kStages>(memory, chunk)
-          .load(next, a.dims, a.erases, chunk_range(a.chunks, chunk, sequence).tokens,
-                is_m ? 0 : a.dims.value_dim - block_column);
-      if (kStages == 2) next.advance(1);
-    }
-    cp_async_commit();
-  };
-  load(begin);
+  const ScanCopyArgs copy_args{
+      a.dims,   a.chunks, a.q,      a.k,  a.v,          a.prepared,
+      a.erases, !kMaps,   sequence, head, block_column, is_m ? 0 : a.dims.value_dim - block_column,
+      begin,    end - 1,  1};
+  Copies copies(copy_args, maps, memory);
   Accumulator state[kKeyDim / 8];
   if (!kMaps && a.initial_states.data != nullptr)
     load_warp_tile(state, state_matrix(a.initial_states, index, head, 0, column), a.dims.key_dim,
@@ -77,7 +69,6 @@ __global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, kSt
 
   for (std::int64_t chunk = begin; chunk < end; ++chunk) {
     const std::int64_t slot = chunk * a.dims.value_heads + head;
-    const ScanTiles<E, kKeyDim> tiles = stage_tiles<E, kKeyDim, kStages>(memory, chunk);
     constexpr bool kOverlap = kOverlapIo<kKeyDim, kStages>;
     const auto store_state = [&] {
       if (!kMaps && a.chunk_states.data != nullptr) {
@@ -86,13 +77,10 @@ __global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, kSt
       }
     };
     if constexpr (!kOverlap) {
-      if (kStages == 2) load(chunk + 1);
-      if (kStages == 1 && chunk > begin) load(chunk);
+      copies.start(chunk);
       store_state();
     }
-    cp_async_wait<kOverlap ? 0 : kStages - 1>();
-    fence_async_proxy();
-    __syncthreads();
+    const ScanTiles<E, kKeyDim> tiles = copies.template wait < kOverlap ? 0 : kStages - 1 > (chunk);
 
     Accumulator qs[kChunkAccumulators], v_new[kChunkAccumulators];  // Q S, then O; K S, then R, then V'
     constexpr int kKeysAtATime = kKeysPerWait<E, kKeyDim, kStages>;
@@ -106,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, kSt
       if (a.erases) mma_rows_state(v_new, tiles.k, state_fragments, key, lane);
       if constexpr (kOverlap) {
         store_state();
-        load(chunk + 1);
+        copies.start(chunk);
       }
       mma_commit_and_wait<E>(qs, v_new);
     }
@@ -188,8 +176,9 @@ __global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, kSt
       update_state();
       mma_commit_and_wait<E>(state);
     }
-    __syncthreads();
+    copies.release();
   }
+  copies.finish();
   if (!kMaps && a.final_states.data != nullptr && is_last)
     store_warp_tile(state, state_matrix(a.final_states, sequence, head, 0, column), a.dims.key_dim,
                     a.final_states.columns - column, lane);
@@ -198,15 +187,21 @@ __global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, kSt
 
 struct ForwardScan {
   using Args = ForwardScanArgs;
-  template <class E, int kKeyDim, int kStages>
+  template <class E, int kKeyDim, class Copies>
   static auto kernel(const Args& args) {
-    if constexpr (kStages == 1) {
-      if (args.maps.M != nullptr) return forward_kernel<E, kKeyDim, kStages, true>;
+    if constexpr (Copies::kStages == 1) {
+      if (args.maps.M != nullptr) return forward_kernel<E, kKeyDim, Copies, true>;
     }
-    return forward_kernel<E, kKeyDim, kStages, false>;
+    return forward_kernel<E, kKeyDim, Copies, false>;
   }
   static std::int64_t scans_per_head(const Args& args) {
     return args.per_chunk ? args.chunks.total : args.segments.total;
+  }
+  static const TokensIn& values(const Args& args) { return args.v; }
+  // Blocks of M and of N are not in one cluster.
+  static int cluster_divides(const Args& args) {
+    return args.maps.M == nullptr ? args.dims.column_blocks
+                                  : std::gcd(args.maps.n_blocks, args.dims.column_blocks - args.maps.n_blocks);
   }
   static bool allows_two_stages(const Args& args) { return args.maps.M == nullptr; }
 };
