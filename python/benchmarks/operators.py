@@ -5,12 +5,13 @@
 
 A shape is batch x tokens x heads x K x V, in bfloat16. For each: the GPU's time by CUDA-graph replay (no launch overhead),
 and the wall time of a call from Python, eager and compiled; forward, and forward with backward. Before them what a call costs
-the CPU beside the kernels: the time until it returns, on a shape whose kernels take less than that.
+the CPU beside the kernels: the time until it returns, on a shape whose kernels take less than that, in rounds in turn.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import time
@@ -139,22 +140,44 @@ def time_shapes(shapes: str, functions: dict) -> dict:
     return results
 
 
+ROUNDS = 7  # odd: the median is one of them
+
+
 def time_overhead(functions: dict, device: str) -> dict:
-    """What a call costs the CPU, and how much of it passes inside libqdelta: its checks and the launches."""
+    """What a call costs the CPU, and how much of it passes inside libqdelta: its checks and the launches. All calls are warmed
+    up before the first is measured, and measured in turn, so that none has the process's first seconds to itself."""
+    calls = overhead_calls({**functions, "nothing": (Nothing.apply, 6)}, device)
+    end = time.perf_counter() + 1
+    while time.perf_counter() < end:
+        for call in calls.values():
+            call()
+        wait()
+    rounds = {key: [] for key in calls}
+    for _ in range(ROUNDS):
+        for key, call in calls.items():
+            rounds[key].append(host_and_library_us(call))
+    print("microseconds of the CPU until a call of 1 x 64 tokens, 1 head of 64 x 64, returns; (of it inside the library)")
+    print(f"{'':52s} {'median round':>15s} {'quietest':>15s}   of {ROUNDS} in turn")
     results = {}
-    print("microseconds of the CPU until a call of 1 x 64 tokens, 1 head of 64 x 64, returns; of it inside the library")
-    for name, (function, count) in {**functions, "nothing": (Nothing.apply, 6)}.items():
-        tensors = make_inputs(1, 64, 1, 64, 64, device)[:count]
-        with torch.no_grad():
-            forward = attempt(host_and_library_us, lambda: function(*tensors))
-        for tensor in tensors:
-            tensor.requires_grad_()
-        recorded = attempt(host_and_library_us, lambda: function(*tensors))
-        do = torch.randn(1, 64, 1, 64, device=device, dtype=torch.bfloat16)
-        both = attempt(host_and_library_us, forward_and_backward(function, tensors, do))
-        results[name] = {"forward": forward, "forward that records gradients": recorded, "forward and backward": both}
-        print(f"{name:20s} " + "   ".join(f"{kind} {show_pair(us)}" for kind, us in results[name].items()), flush=True)
+    for (name, kind), found in rounds.items():
+        found.sort()
+        median, quietest = found[ROUNDS // 2], found[0]
+        print(f"{name:20s} {kind:31s} {show_pair(median):>15s} {show_pair(quietest):>15s}", flush=True)
+        results.setdefault(name, {})[kind] = {"median": median, "quietest": quietest, "rounds": found}
     return results
+
+
+def overhead_calls(functions: dict, device: str) -> dict:
+    """By operator and kind of call."""
+    calls = {}
+    for name, (function, count) in functions.items():
+        tensors = make_inputs(1, 64, 1, 64, 64, device)[:count]
+        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+        do = torch.randn(1, 64, 1, 64, device=device, dtype=torch.bfloat16)
+        calls[name, "forward"] = functools.partial(function, *tensors)
+        calls[name, "forward that records gradients"] = functools.partial(function, *leaves)
+        calls[name, "forward and backward"] = forward_and_backward(function, leaves, do)
+    return calls
 
 
 class Nothing(torch.autograd.Function):
@@ -171,12 +194,12 @@ class Nothing(torch.autograd.Function):
         return tuple(torch.empty_like(x) for x in ctx.saved_tensors)
 
 
-def show_pair(value) -> str:
-    return f"{value[0]:6.1f} ({value[1]:.1f})" if isinstance(value, tuple) else f" ({value})"
+def show_pair(us) -> str:
+    return f"{us[0]:.1f} ({us[1]:.1f})"
 
 
 def host_and_library_us(call, repeats=200) -> tuple[float, float]:
-    """host_us, and the median of the time inside the library's functions."""
+    """Median microseconds until a call returns, and of those inside the library's functions."""
     from qdelta.ops import _call
 
     names = ("qdelta_forward", "qdelta_backward")

@@ -84,3 +84,20 @@ def _scan(rule, q, k, v, g, beta, lamb, initial_state, scale):
 def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
     got, expected = got.detach().double().cpu(), expected.detach().double().cpu()
     return float((got - expected).norm() / expected.norm().clamp_min(1e-30))
+
+
+# To which projection of a gate its other parameters belong.
+_PROJECTION = {"lamb_bias": "lamb_proj", "dt_bias": "a_proj", "A_log": "a_proj"}
+
+
+def gradient_errors(got: dict, expected: dict) -> dict[str, float]:
+    """`relative` of gradients of a model's parameters, by projection. A bias is the weight of one input more, which is always 1,
+    and is compared in one vector with the weights beside it: alone it may be a single number, a sum over tokens that cancels to
+    anything, while its rounding scales with the terms. A_log is the same for the size of a gate."""
+    groups: dict[str, list[str]] = {}
+    for name in got:
+        owner, _, last = name.rpartition(".")
+        weight = f"{owner}.{_PROJECTION[last]}.weight" if last in _PROJECTION else f"{owner}.weight"
+        groups.setdefault(weight if weight in got else name, []).append(name)
+    together = lambda gradients, names: torch.cat([gradients[name].flatten() for name in names])
+    return {group: relative(together(got, names), together(expected, names)) for group, names in groups.items()}

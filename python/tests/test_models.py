@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 
 import qdelta  # noqa: E402
 from qdelta.models import GatedDeltaNetConfig, QDeltaConfig, QDeltaForCausalLM, RecurrentCache  # noqa: E402
-from recurrence_cases import DEVICES, RULES, relative  # noqa: E402
+from recurrence_cases import DEVICES, RULES, gradient_errors, relative  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
@@ -63,9 +63,9 @@ def test_recorded_folders(golden, name, device):
     loss.backward()
     gradients = {key[5:]: value for key, value in expected.items() if key.startswith("grad.")}
     assert gradients
-    for key, parameter in model.named_parameters():
-        if key in gradients:
-            assert relative(parameter.grad, gradients[key]) < 1e-4, key
+    found = {key: parameter.grad for key, parameter in model.named_parameters() if key in gradients}
+    errors = gradient_errors(found, gradients)
+    assert max(errors.values()) < 1e-4, errors
 
 
 @devices
@@ -174,22 +174,53 @@ def test_left_padding_and_packing(name, device):
         model(padded, attention_mask=mask.flip(1))
 
 
-@devices
-@pytest.mark.parametrize("name", ["q_delta", "grouped_tied", "mamba"])
-def test_training_on_packed_sequences(name, device):
-    """Gradients are those of the sequences one by one."""
-    model = make(**VARIANTS[name]).to(device).train()
+def errors_on_packed_sequences(model, device) -> tuple[float, dict[str, float]]:
+    """Of a loss on packed sequences and of its gradients, beside those of the sequences one by one."""
+    parameters = dict(model.named_parameters())
     parts = [ids(1, tokens, seed=tokens).to(device) for tokens in (70, 1, 40)]
     total = 0
     for part in parts:
         total = total + model(part, use_cache=False).logits.square().sum()
-    wanted = torch.autograd.grad(total, list(model.parameters()))
     offsets = torch.tensor([0, 70, 71, 111], device=device)
     packed = model(torch.cat(parts, 1), cu_seqlens=offsets).logits.square().sum()
-    assert relative(packed, total) < 1e-5
-    found = torch.autograd.grad(packed, list(model.parameters()))
-    for (key, _), got, exact in zip(model.named_parameters(), found, wanted, strict=True):
-        assert relative(got, exact) < 1e-4, key
+    found, wanted = (dict(zip(parameters, torch.autograd.grad(x, parameters.values()), strict=True)) for x in (packed, total))
+    return relative(packed, total), gradient_errors(found, wanted)
+
+
+@devices
+@pytest.mark.parametrize("name", ["q_delta", "grouped_tied", "mamba"])
+def test_training_on_packed_sequences(name, device):
+    """Gradients are those of the sequences one by one."""
+    error, errors = errors_on_packed_sequences(make(**VARIANTS[name]).to(device).train(), device)
+    assert error < 1e-5
+    assert max(errors.values()) < 1e-4, errors
+
+
+# Each gate's projection, by the argument of the recurrence that it makes.
+GATES = {"g": "a_proj", "beta": "b_proj", "lamb": "lamb_proj"}
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_gradients_that_mix_packed_sequences_are_noticed(gate, monkeypatch):
+    """The test above on a recurrence whose results are right, but one gate's gradient is that of one long sequence."""
+    from qdelta.layers import delta_net
+
+    right = delta_net.recurrence
+
+    def wrong(rule, q, k, v, g, beta, lamb, cu_seqlens=None, **options):
+        gates = {"g": g, "beta": beta, "lamb": lamb}
+        if cu_seqlens is None:
+            return right(rule, q, k, v, **gates, **options)
+        o, after = right(rule, q, k, v, **{**gates, gate: gates[gate].detach()}, cu_seqlens=cu_seqlens, **options)
+        fixed = {name: x.detach() for name, x in gates.items() if name != gate}
+        mixed, _ = right(rule, q.detach(), k.detach(), v.detach(), **fixed, **{gate: gates[gate]}, **options)
+        return o + (mixed - mixed.detach()), after
+
+    monkeypatch.setattr(delta_net, "recurrence", wrong)
+    error, errors = errors_on_packed_sequences(make(rule="q_delta").train(), "cpu")
+    assert error < 1e-5
+    for layer in range(2):
+        assert errors[f"model.layers.{layer}.attn.{GATES[gate]}.weight"] > 1e-2, errors
 
 
 @devices

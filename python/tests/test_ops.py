@@ -111,6 +111,17 @@ def test_packed_sequences_that_are_cut_elsewhere(device):
 
 
 @devices
+def test_offsets_on_the_cpu_beside_those_on_the_device(device):
+    i = make_inputs(device, B=1, N=2)
+    arguments = [i[name] for name in ("q", "k", "v", "g", "beta")]
+    offsets = torch.tensor([0, 30, 100])
+    key = {"use_qk_l2norm_in_kernel": True, "cu_seqlens": offsets.to(device)}
+    wanted, _ = ops.chunk_gated_delta_rule(*arguments, **key)
+    got, _ = ops.chunk_gated_delta_rule(*arguments, **key, cu_seqlens_cpu=offsets, chunk_size=32)  # FLA's; here it is 64
+    assert torch.equal(got, wanted)
+
+
+@devices
 @rules
 def test_token_by_token_is_the_whole(rule, device):
     inputs = make_inputs(device, T=20)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -125,6 +127,25 @@ def test_options():
         ops.fused_recurrent_simple_gla(inputs["q"], inputs["k"], inputs["v"], reverse=True)
     with pytest.raises(TypeError, match="autocast"), torch.autocast("cpu", torch.float16):
         call(inputs)
+
+
+@pytest.mark.parametrize("function", ops.__all__)
+def test_every_function_names_what_is_no_tensor_of_the_right_shape(function):
+    call = getattr(ops, function)
+    inputs = {"rule": "q_delta", **make_inputs(B=1, T=10, H=4), "g_gamma": torch.zeros(4), "A_log": torch.zeros(4)}
+    inputs |= {"dt_bias": torch.zeros(4), "cu_seqlens": torch.tensor([0, 10]), "use_gate_in_kernel": True}
+    known = inspect.signature(call).parameters
+    given = {name: x for name, x in inputs.items() if name in known}
+    if "g_gamma" in given:
+        del given["g"]
+    call(**given)
+    for name, right in given.items():
+        if isinstance(right, torch.Tensor):
+            for wrong in ("text", right.numpy(), right[..., :0], right[None, None]):
+                with pytest.raises((TypeError, ValueError)) as raised:
+                    call(**{**given, name: wrong})
+                # Of an empty or longer q or v, as in test_shapes.
+                assert str(raised.value).split()[0] == name or name in ("q", "v"), (name, wrong, raised.value)
 
 
 @pytest.mark.skipif("cuda" not in DEVICES, reason="no GPU here")

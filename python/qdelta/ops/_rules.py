@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch.compiler import is_compiling
 
 from . import _eager, _registered
-from ._arguments import check_arguments
+from ._arguments import check, check_arguments, check_kind, check_operand
 from ._help import explained
 
 Tensor = torch.Tensor
@@ -60,6 +60,7 @@ def recurrence(
     """Any rule: linear, retnet, mamba2, longhorn, delta, gated_delta or q_delta. Missing gates are those of a rule that
     does not read them; a missing g is no decay."""
     if state_v_first and initial_state is not None:
+        check_kind("initial_state", initial_state)
         initial_state = initial_state.transpose(-1, -2)
     if scale is not None:
         if scale == 0:
@@ -136,11 +137,17 @@ def _gated_delta_rule(
     if use_gate_in_kernel:
         if A_log is None or g is None:
             raise ValueError("use_gate_in_kernel=True needs g and A_log")
+        check_operand("v", v)
+        check("g", g, v, tuple(v.shape[:3]), "[B, T, HV]")
+        for name, parameter in (("A_log", A_log), ("dt_bias", dt_bias)):
+            check(name, parameter, v, (v.shape[2],), "[HV]")
         raw = g.float() if dt_bias is None else g.float() + dt_bias.float()
         g = -A_log.float().exp() * F.softplus(raw)
     if beta is None:
-        beta = q.new_ones(()).expand(v.shape[:3])
+        check_operand("v", v)
+        beta = v.new_ones(()).expand(v.shape[:3])
     elif use_beta_sigmoid_in_kernel:
+        check_kind("beta", beta)
         beta = beta.float().sigmoid() * (2 if allow_neg_eigval else 1)
     return recurrence(
         "gated_delta", q, k, v, g, beta, None, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
@@ -218,8 +225,9 @@ def fused_recurrent_gated_delta_rule(
 
 def _beta_of_heads(beta: Tensor | None, v: Tensor) -> Tensor:
     if beta is None:
+        check_operand("v", v)
         return v.new_ones(()).expand(v.shape[:3])
-    if beta.dim() == 4:
+    if isinstance(beta, Tensor) and beta.dim() == 4:
         raise NotImplementedError("beta is [B, T, H, V]: qdelta has one beta for each head, [B, T, HV]")
     return beta
 
@@ -297,7 +305,11 @@ fused_recurrent_longhorn = chunk_longhorn
 def _decay(g: Tensor | None, g_gamma: Tensor | None, v: Tensor) -> Tensor | None:
     if g is not None and g_gamma is not None:
         raise ValueError("g and g_gamma exclude each other")
-    return g if g_gamma is None else g_gamma.float().expand(v.shape[:3])
+    if g_gamma is None:
+        return g
+    check_operand("v", v)
+    check("g_gamma", g_gamma, v, (v.shape[2],), "[HV]")
+    return g_gamma.float().expand(v.shape[:3])
 
 
 @explained
@@ -406,8 +418,6 @@ def chunk_linear_attn(
     """Linear attention: S <- S + k v^T; o = scale q^T S."""
     if kwargs:
         _refuse(kwargs)
-    if scale is None:
-        scale = k.shape[-1] ** -0.5
     z_before = None
     if isinstance(initial_state, tuple):
         if not normalize:
@@ -418,6 +428,7 @@ def chunk_linear_attn(
     )
     if not normalize:
         return o, ht
+    scale = k.shape[-1] ** -0.5 if scale is None else scale
     o, z_after = _normalized(o, q, k, scale, z_before, cu_seqlens)
     return o, (ht, z_after)
 
@@ -440,9 +451,10 @@ def fused_recurrent_linear_attn(
     return chunk_linear_attn(q, k, v, scale, initial_state, output_final_state, normalize, cu_seqlens)
 
 
-def _retention_decay(heads: int, device) -> Tensor:
+def _retention_decay(v: Tensor) -> Tensor:
     """log(1 - 2^(-5 - h))"""
-    return torch.log1p(-torch.exp2(-5.0 - torch.arange(heads, dtype=torch.float32, device=device)))
+    check_operand("v", v)
+    return torch.log1p(-torch.exp2(-5.0 - torch.arange(v.shape[2], dtype=torch.float32, device=v.device)))
 
 
 @explained
@@ -458,7 +470,7 @@ def chunk_retention(
 ) -> tuple[Tensor, Tensor | None]:
     """RetNet: a fixed decay 1 - 2^(-5 - h) for head h."""
     return chunk_simple_gla(
-        q, k, v, None, _retention_decay(v.shape[2], v.device), scale, initial_state, output_final_state,
+        q, k, v, None, _retention_decay(v), scale, initial_state, output_final_state,
         cu_seqlens=cu_seqlens, **kwargs,
     )  # fmt: skip
 
@@ -478,6 +490,6 @@ def fused_recurrent_retention(
 ) -> tuple[Tensor, Tensor | None]:
     """As chunk_retention."""
     return fused_recurrent_simple_gla(
-        q, k, v, None, _retention_decay(v.shape[2], v.device), scale, initial_state, output_final_state, reverse,
+        q, k, v, None, _retention_decay(v), scale, initial_state, output_final_state, reverse,
         state_v_first, cu_seqlens, **kwargs,
     )  # fmt: skip

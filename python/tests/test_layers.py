@@ -1,0 +1,66 @@
+"""Token mixers and the model in plain PyTorch, without transformers."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from qdelta import layers  # noqa: E402
+from recurrence_cases import DEVICES, relative  # noqa: E402
+
+devices = pytest.mark.parametrize("device", DEVICES)
+MIXERS = [*layers.MIXERS.values(), layers.Mamba]
+
+
+def make(kind, device):
+    torch.manual_seed(0)
+    shape = {} if kind is layers.Mamba else {"num_heads": 2, "head_dim": 16}
+    return kind(hidden_size=32, **shape).to(device)
+
+
+@devices
+@pytest.mark.parametrize("kind", MIXERS, ids=lambda kind: kind.__name__)
+def test_mixers_in_pieces_and_packed(kind, device):
+    """From a state, and with sequences packed into one row: as each sequence in one piece."""
+    mixer = make(kind, device)
+    hidden = torch.randn(2, 90, 32, device=device)
+    state = {}
+    with torch.no_grad():
+        whole = mixer(hidden)
+        pieces = [mixer(hidden[:, begin:end], state) for begin, end in ((0, 40), (40, 41), (41, 90))]
+        packed = mixer(hidden.reshape(1, 180, 32), cu_seqlens=torch.tensor([0, 90, 180], device=device))
+    assert whole.shape == hidden.shape
+    assert relative(torch.cat(pieces, 1), whole) < 3e-5
+    assert relative(packed.reshape(whole.shape), whole) < 3e-5
+
+
+@devices
+@pytest.mark.parametrize("kind", MIXERS, ids=lambda kind: kind.__name__)
+def test_mixers_have_gradients_for_all_parameters(kind, device):
+    mixer = make(kind, device)
+    mixer(torch.randn(2, 70, 32, device=device)).square().sum().backward()
+    for name, parameter in mixer.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
+
+
+@devices
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_model_without_transformers_learns(tied, device):
+    torch.manual_seed(0)
+    config = layers.ModelConfig(
+        vocab_size=23, hidden_size=32, num_hidden_layers=2, num_heads=2, head_dim=16, intermediate_size=48,
+        tie_word_embeddings=tied, initializer_range=0.1,
+    )  # fmt: skip
+    model = layers.CausalLM(config).to(device)
+    assert (model.lm_head.weight is model.model.embeddings.weight) == tied
+    ids = torch.arange(66, device=device).remainder(23).reshape(2, 33)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(20):
+        loss = model(ids[:, :-1], targets=ids[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2
