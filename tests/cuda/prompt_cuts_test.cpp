@@ -6,6 +6,7 @@
 #include "cuda/device.h"
 #include "infer/cuts_case.h"
 #include "kernels/device.h"
+#include "testing.h"
 
 namespace qdelta::testing {
 namespace {
@@ -87,7 +88,7 @@ TEST(PromptCutsOnGpu, KeepBitsAmongOtherTexts) {
   const auto gpu = open_gpu(0);
   for (const DType activations : {DType::f32, DType::bf16}) {
     const Device device{1, gpu.get(), activations};
-    expect_company_to_keep_bits(*speaking_model(wide_config("q_delta")), device);
+    expect_company_to_keep_bits(*speaking_model(quick() ? speaking_config() : wide_config("q_delta")), device);
   }
 }
 
