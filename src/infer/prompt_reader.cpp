@@ -1,17 +1,10 @@
 #include "infer/prompt_reader.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "kernels/row_blocks.h"
 
 namespace qdelta {
-
-std::size_t prompt_grid(const LanguageModel& model, const Device& device) {
-  const bool anywhere = std::ranges::all_of(
-      model.blocks(), [&device](const Block& block) { return block.mixer().cuts_keep_bits(device); });
-  return anywhere ? static_cast<std::size_t>(kRowBlock) : prompt_piece(device);
-}
 
 PromptReader::PromptReader(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights,
                            ModelStates& states)
@@ -19,7 +12,7 @@ PromptReader::PromptReader(const LanguageModel& model, std::shared_ptr<const Dev
       runner_(model, weights_, states.device()),
       states_(states),
       has_graphs_(states.device().gpu != nullptr &&
-                  prompt_grid(model, states.device()) == static_cast<std::size_t>(kRowBlock)) {}
+                  prompt_cuts(model, states.device()).grid == static_cast<std::size_t>(kRowBlock)) {}
 
 bool PromptReader::fits_graph(std::span<const PromptPiece> pieces) const {
   if (!has_graphs_ || pieces.size() != 1) return false;

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "infer/prompt_cuts.h"
 #include "infer/prompt_graph.h"
 #include "infer/token_score.h"
 #include "model/language_model.h"
@@ -22,9 +23,8 @@ inline constexpr std::size_t kGpuPromptPiece = 8192;
 [[nodiscard]] inline std::size_t prompt_piece(const Device& device) {
   return device.gpu == nullptr ? kPromptPiece : kGpuPromptPiece;
 }
-// A prompt may be cut at any multiple of this as well, and be read on from a state that was kept there: the bits stay
-// the same.
-[[nodiscard]] std::size_t prompt_grid(const LanguageModel& model, const Device& device);
+// They may also be shorter, and begin at a state that was kept, where prompt_cuts() allows it: the bits stay the same.
+// A text that begins at any other state, such as one from a file, is counted from there.
 
 struct PromptPiece {
   std::span<const std::int32_t> prompt;  // all of it

@@ -40,6 +40,11 @@ struct Execution {
   // On a GPU: into how many segments a sequence is split, which are then scanned in parallel; 0: as many as fill the
   // GPU. Another number gives the same result to rounding.
   int segments = 0;
+  // On a GPU, of a forward: every sequence is split into segments of exactly so many tokens, a multiple of its chunks'
+  // 64, and what is left; 0: as `segments` says. The state at the end of a whole segment is always the one that its map
+  // gives, ht too where a sequence ends there, so that it has the same bits in whichever call it is computed, among
+  // however many segments.
+  std::int64_t segment_tokens = 0;
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

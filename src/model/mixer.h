@@ -85,8 +85,8 @@ class Mixer {
 
   // The tensors of a sequence's state.
   [[nodiscard]] virtual std::vector<StateTensor> state_tensors() const = 0;
-  // Whether a text may be cut into calls at any multiple of kRowBlock tokens and its state keep the same bits
-  // (kernels/row_blocks.h).
+  // Whether a text may be cut into calls at multiples of kRowBlock tokens, as kernels/row_blocks.h says, and its state
+  // keep the same bits.
   [[nodiscard]] virtual bool cuts_keep_bits(const Device& /*device*/) const { return true; }
 
   // Takes places for its parameters, whose names start with `prefix`. Once, before anything below.

@@ -286,7 +286,7 @@ RecurrenceForward RecurrenceMixer::forward_args(const LayerContext& context, con
   args.o = as_heads(a.o, length_of_all(context.batch), 0, config_->value_heads(), config_->value_dim());
   args.chunk_states = a.chunk_states;
   args.saved = a.saved;
-  if (RowBlocks::fixed()) args.run.segments = 1;
+  if (RowBlocks::fixed()) args.run.segment_tokens = kSegmentTokens;
   return args;
 }
 

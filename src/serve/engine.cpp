@@ -23,6 +23,12 @@ std::size_t kept_distance(const Device& device) { return device.gpu == nullptr ?
 constexpr std::size_t kEnoughToRead = 2048;
 std::int64_t gather_steps(const Device& device) { return device.gpu == nullptr ? 0 : 6; }
 
+PromptCuts cuts_of(const LanguageModel& model, const Device& device, const EngineOptions& options) {
+  PromptCuts cuts = prompt_cuts(model, device);
+  if (options.segment > 0) cuts.segment = options.segment;
+  return cuts;
+}
+
 constexpr std::size_t kMostEnded = 32;
 constexpr std::chrono::milliseconds kIdle{50};  // before answers are read: who comes now should not wait for it
 
@@ -35,8 +41,8 @@ Engine::Engine(const LanguageModel& model, const Tokenizer& tokenizer, const Dev
       max_queue_(static_cast<std::size_t>(options.max_queue)),
       gather_steps_(options.gather_steps < 0 ? gather_steps(device) : options.gather_steps),
       states_(model.config(), options.max_batch, device),
-      grid_(prompt_grid(model, device)),
-      cache_(model, device, options.cache, grid_),
+      cuts_(cuts_of(model, device, options)),
+      cache_(model, device, options.cache, cuts_),
       decoder_(model, std::make_shared<DeviceWeights>(model, device), states_),
       running_(static_cast<std::size_t>(options.max_batch)) {
   count_cache();
@@ -269,16 +275,20 @@ void Engine::restore(std::size_t slot) {
   metrics_.prompt_tokens += running.sequence.prompt().size() - found.tokens;
 }
 
-// At the prompt's end, as far as it is on the grid, where it parts from what was read before, and now and then between.
+// At the prompt's end, where it parts from what was read before, and now and then between, or at the last places before
+// these where it may be cut. Also where the segment of its end begins: texts that go on past that segment need it.
 void Engine::plan_cuts(Running& running, const StateCache::Found& found) const {
-  const std::size_t end = (running.sequence.prompt().size() - 1) / grid_ * grid_;
+  const std::size_t size = running.sequence.prompt().size();
+  const std::size_t end = size - 1;  // a token must be left to read
   const auto cut = [&](std::size_t tokens) {
-    if (tokens <= found.tokens || tokens > end || tokens < least_kept(states_.device())) return;
-    running.sequence.cut(tokens);
-    running.keep_at.insert(tokens);
+    const std::size_t at = cuts_.last(std::min(tokens, end), size);
+    if (at <= found.tokens || at < least_kept(states_.device())) return;
+    running.sequence.cut(at);
+    running.keep_at.insert(at);
   };
   cut(end);
-  cut(found.shared / grid_ * grid_);
+  cut(cuts_.segment_of(end));
+  cut(found.shared);
   const std::size_t distance = kept_distance(states_.device());
   for (std::size_t at = (found.tokens + distance / 2) / distance * distance + distance; at < end; at += distance)
     cut(at);
@@ -359,15 +369,15 @@ void Engine::note_answer(const Running& running) {
   if (running.request().start != nullptr) return;
   if (options.score_prompt || options.max_tokens == 0 || !cache_.keeps() || options.stream > 0) return;
   const std::span<const std::int32_t> tokens = running.sequence.tokens();
-  const std::size_t end = tokens.size() / grid_ * grid_;
-  const std::size_t prompt_cut = (running.sequence.prompt().size() - 1) / grid_ * grid_;
-  if (end <= prompt_cut || end < least_kept(states_.device())) return;
-  ended_.push_front({{tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(end)}, prompt_cut});
+  const std::size_t end = tokens.size() / cuts_.grid * cuts_.grid;
+  const std::size_t prompt_end = running.sequence.prompt().size() - 1;
+  if (end <= prompt_end || end < least_kept(states_.device())) return;
+  ended_.push_front({{tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(end)}, cuts_.last(prompt_end, end)});
   if (ended_.size() > kMostEnded) ended_.pop_back();
 }
 
 // Tokens of an answer were read one by one, and the state that they left has other bits than their text as a prompt:
-// that is what must be read.
+// that is what must be read. The state is kept where its last segment begins, too, as for prompts.
 void Engine::read_ahead() {
   const Ended& text = ended_.front();
   const auto done = [this] {
@@ -378,20 +388,20 @@ void Engine::read_ahead() {
   try {
     if (read_ahead_ == 0) {
       const std::size_t known = cache_.longest(text.tokens);
-      const bool worth = known < text.tokens.size() && (known >= text.prompt_cut || text.prompt_cut < grid_);
-      if (!worth) return done();
+      if (known == text.tokens.size() || known < text.prompt_cut) return done();  // nothing new, or too much
       states_.clear(0);
       read_ahead_ = cache_.restore(text.tokens, states_, 0).tokens;
     }
     // On a CPU a piece takes long, and somebody may come.
-    const std::size_t most = states_.device().gpu == nullptr ? grid_ : prompt_piece(states_.device());
-    const std::size_t end = std::min(read_ahead_ + most, text.tokens.size());
+    const std::size_t most = states_.device().gpu == nullptr ? cuts_.grid : prompt_piece(states_.device());
+    const std::size_t segment = cuts_.segment_of(text.tokens.size());
+    const std::size_t kept = read_ahead_ < segment ? segment : text.tokens.size();
+    const std::size_t end = std::min(read_ahead_ + most, kept);
     decoder_.read_piece({.prompt = text.tokens, .begin = read_ahead_, .end = end, .slot = 0});
     metrics_.read_ahead_tokens += end - read_ahead_;
     read_ahead_ = end;
-    if (end < text.tokens.size()) return;
-    cache_.keep(text.tokens, states_, 0);
-    done();
+    if (end == kept) cache_.keep(std::span(text.tokens).first(kept), states_, 0);
+    if (end == text.tokens.size()) done();
   } catch (const std::exception&) {  // nobody waits for it
     done();
   }

@@ -40,6 +40,7 @@ struct EngineOptions {
   CacheLimits cache = {};       // for states of prompts
   // Steps that a few tokens to read wait for more of them while streams go on; negative: as is good for the device.
   std::int64_t gather_steps = -1;
+  std::size_t segment = 0;  // of prompts (infer/prompt_cuts.h), a multiple of their grid; 0: as the device has it
 };
 
 class Engine {
@@ -79,7 +80,7 @@ class Engine {
   // A text that has ended, to be read as far as the cache's grid goes.
   struct Ended {
     std::vector<std::int32_t> tokens;
-    std::size_t prompt_cut = 0;  // where the last snapshot of its prompt is
+    std::size_t prompt_cut = 0;  // where the last snapshot of its prompt is from which it can be read on
   };
 
   void run();
@@ -119,7 +120,7 @@ class Engine {
 
   // The engine's thread's own.
   ModelStates states_;
-  const std::size_t grid_;
+  const PromptCuts cuts_;
   StateCache cache_;
   Decoder decoder_;
   std::vector<std::unique_ptr<Running>> running_;  // by slot; null where it is free

@@ -10,15 +10,16 @@ constexpr std::size_t kMostFiles = 4096;
 
 }  // namespace
 
-StateCache::StateCache(const LanguageModel& model, const Device& device, const CacheLimits& limits, std::size_t grid)
-    : model_(model), device_(device), limits_(limits), grid_(grid) {
+StateCache::StateCache(const LanguageModel& model, const Device& device, const CacheLimits& limits,
+                       const PromptCuts& cuts)
+    : model_(model), device_(device), limits_(limits), cuts_(cuts) {
   free_ = std::make_unique<ModelStates>(model_.config(), 1, device_);
   snapshot_bytes_ = std::max<std::size_t>(free_->bytes(), 1);
   if (!keeps()) free_.reset();
   if (!keeps() || limits_.folder.empty()) return;
   store_ = std::make_unique<StateStore>(limits_.folder, model);
   for (StateStore::Entry& entry : store_->entries()) {
-    if (entry.tokens.size() % grid_ != 0) continue;  // of a device with another grid
+    if (entry.tokens.size() % cuts_.grid != 0) continue;  // of a device with another grid
     Node& node = insert(entry.tokens);
     if (!node.file.empty()) continue;
     node.file = std::move(entry.name);
@@ -52,7 +53,8 @@ StateCache::Walk StateCache::walk(std::span<const std::int32_t> prompt, bool who
     const auto end = std::ranges::mismatch(node->edge, rest).in1;
     walk.shared += static_cast<std::size_t>(end - node->edge.begin());
     if (end != node->edge.end()) break;
-    if (node->has_state() && (whole || walk.shared < prompt.size())) walk.best = node;
+    if (!node->has_state() || (!whole && walk.shared == prompt.size())) continue;
+    if (cuts_.allow(node->depth, prompt.size())) walk.best = node;
   }
   return walk;
 }
@@ -89,7 +91,7 @@ StateCache::Found StateCache::restore(std::span<const std::int32_t> prompt, Mode
 }
 
 void StateCache::keep(std::span<const std::int32_t> prefix, const ModelStates& states, std::int64_t slot) {
-  if (!keeps() || prefix.empty() || prefix.size() % grid_ != 0) return;
+  if (!keeps() || prefix.empty() || prefix.size() % cuts_.grid != 0) return;
   if (const Walk found = walk(prefix, true); found.best != nullptr && found.best->depth == prefix.size()) {
     if (found.best->snapshot != nullptr) return used_.splice(used_.begin(), used_, found.best->place);
   }

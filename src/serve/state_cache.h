@@ -1,10 +1,10 @@
 // States of prompts that have been read, so that what begins alike is not read again: a radix tree over token ids, with
 // snapshots of the states that their prefixes left behind.
 //
-// A prompt may be cut anywhere on its grid (prompt_grid) without a change of bits, and a snapshot is a copy: what
-// follows one has the bits that it would have without. Snapshots are taken on the grid only. They take a bounded amount
-// of the device's memory; those that were not used for longest go first, to the disk where there is a place for them,
-// and from there likewise.
+// A prompt may be cut at certain places without a change of bits (infer/prompt_cuts.h), and a snapshot is a copy: what
+// follows one has the bits that it would have without. Snapshots are taken on the grid only, and used only where the
+// prompt may be cut. They take a bounded amount of the device's memory; those that were not used for longest go first,
+// to the disk where there is a place for them, and from there likewise.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "infer/prompt_cuts.h"
 #include "model/language_model.h"
 #include "serve/state_store.h"
 
@@ -28,7 +29,7 @@ struct CacheLimits {
 
 class StateCache {
  public:
-  StateCache(const LanguageModel& model, const Device& device, const CacheLimits& limits, std::size_t grid);
+  StateCache(const LanguageModel& model, const Device& device, const CacheLimits& limits, const PromptCuts& cuts);
   // Writes what is not on disk yet, those that were used last first.
   ~StateCache();
   StateCache(const StateCache&) = delete;
@@ -39,8 +40,8 @@ class StateCache {
     std::size_t tokens = 0;  // that the snapshot has read; 0: there is none
     std::size_t shared = 0;  // with which some text begins that was read before
   };
-  // Copies the longest snapshot of a prefix of the prompt into a slot. The last token is always left to read: only so
-  // are there logits for the next one.
+  // Copies the longest snapshot of a prefix at which the prompt may be cut into a slot. The last token is always left
+  // to read: only so are there logits for the next one.
   [[nodiscard]] Found restore(std::span<const std::int32_t> prompt, ModelStates& states, std::int64_t slot);
   // How far restore() would get, without doing it.
   [[nodiscard]] std::size_t longest(std::span<const std::int32_t> prompt);
@@ -69,7 +70,7 @@ class StateCache {
     [[nodiscard]] bool has_state() const { return snapshot != nullptr || !file.empty(); }
   };
   struct Walk {
-    Node* best = nullptr;    // the deepest with a state
+    Node* best = nullptr;    // the deepest with a state that can be used
     std::size_t shared = 0;  // tokens that the tree has
   };
   // `whole`: the prompt may be used up.
@@ -92,7 +93,7 @@ class StateCache {
   const LanguageModel& model_;
   const Device device_;
   const CacheLimits limits_;
-  const std::size_t grid_;
+  const PromptCuts cuts_;
   std::size_t snapshot_bytes_ = 0, bytes_ = 0, file_bytes_ = 0;
   Node root_;
   std::list<Node*> used_, on_disk_;  // with a snapshot, with a file; the one that was used last in front

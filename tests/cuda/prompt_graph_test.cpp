@@ -62,7 +62,7 @@ void expect_graphs_to_keep_bits(const ModelConfig& config) {
   for (const DType activations : {DType::f32, DType::bf16}) {
     const Device device{1, gpu.get(), activations};
     const auto model = speaking_model(config);
-    if (prompt_grid(*model, device) != static_cast<std::size_t>(kRowBlock)) continue;
+    if (prompt_cuts(*model, device).grid != static_cast<std::size_t>(kRowBlock)) continue;
     expect_graphs_to_keep_bits(*model, device);
   }
 }

@@ -19,8 +19,9 @@ struct GpuRun {
   bool saves_matrices = false;     // the forward also saves the chunk matrices
   DType results = DType::boolean;  // of o, dq, dk, dv; boolean: as the inputs
   DType gate_results = DType::boolean;
-  int segments = 0;    // as in Execution
-  bool graph = false;  // both calls captured, and replayed twice
+  int segments = 0;                 // as in Execution
+  std::int64_t segment_tokens = 0;  // likewise, of the forward
+  bool graph = false;               // both calls captured, and replayed twice
 };
 
 using DeviceProblem = CaseAt<DeviceTensor, Placement>;
@@ -51,6 +52,7 @@ class GpuCase {
   [[nodiscard]] RecurrenceForward forward() const {
     RecurrenceForward args = forward_arguments(in_, out_, {});
     args.run.segments = how_.segments;
+    args.run.segment_tokens = how_.segment_tokens;
     args.chunk_states = states_.view();
     args.saved = saved_.bytes();
     return args;

@@ -123,5 +123,131 @@ TEST_P(Segments, EqualBitsEveryTime) {
   }
 }
 
+// Segments of a given length
+// -------------------------------------------------------------------------------------------
+
+// The gradients do not depend on them.
+void expect_given_length(const CaseSpec& spec, std::uint64_t seed) {
+  const RecurrenceCase problem = random_case(spec, seed);
+  const Reference expected = reference_of(problem);
+  const Bounds bounds = spec.dtype == DType::bf16 ? kBFloat16 : kFloat32;
+  for (const std::int64_t tokens : {64, 128, 512}) {
+    const std::string where = fmt::format("segments of {} tokens, {}", tokens, describe(spec));
+    expect_close(run_on_gpu(problem, {.segment_tokens = tokens}), expected, bounds, where);
+  }
+}
+
+TEST_P(Segments, OfAGivenLength) {
+  QDELTA_NEEDS_DEVICE();
+  CaseSpec spec = long_spec(GetParam());
+  for (const std::int64_t tokens : {500, 512, 1400}) {  // none of 512 tokens, one and nothing behind it, two and a rest
+    if (quick() && tokens > 512) continue;
+    spec.tokens = tokens;
+    expect_given_length(spec, 8);
+  }
+  spec.h0 = spec.d_ht = spec.ht = spec.dh0 = false;
+  spec.tokens = 640;
+  expect_given_length(spec, 9);
+  spec.ht = true;
+  spec.batch = 2;
+  expect_given_length(spec, 10);
+}
+
+TEST_P(Segments, OfAGivenLengthInPackedSequences) {
+  QDELTA_NEEDS_DEVICE();
+  CaseSpec spec = long_spec(GetParam());
+  spec.tokens = 2000;
+  spec.cu_seqlens = {0, 5, 5, 517, 645, 1344, 1345, 2000};
+  expect_given_length(spec, 11);
+}
+
+TEST_P(Segments, OfAGivenLengthForEveryRule) {
+  QDELTA_NEEDS_DEVICE();
+  CaseSpec spec = long_spec(GetParam());
+  spec.tokens = 300;
+  for (const Rule rule : all_rules()) {
+    spec.rule = rule;
+    expect_given_length(spec, 12);
+  }
+}
+
+// Calls one after the other that end at `cuts`, in place on the states.
+struct CutForward {
+  Tensor o, states;
+
+  CutForward(const RecurrenceCase& problem, const std::vector<std::int64_t>& cuts, std::int64_t segment_tokens,
+             bool packed = false) {
+    const DeviceProblem in(problem, {});
+    const DeviceTensor outputs(problem.spec.dtype, problem.spec.values());
+    std::int64_t begin = 0;
+    for (std::size_t i = 0; i <= cuts.size(); ++i) {
+      const std::int64_t end = i < cuts.size() ? cuts[i] : problem.spec.tokens;
+      const std::vector<std::int64_t> offsets{0, end - begin};
+      RecurrenceForward args;
+      args.in = inputs_of(in);
+      for (ConstTensorView* view : {&args.in.q, &args.in.k, &args.in.v, &args.in.g, &args.in.beta, &args.in.lambda})
+        *view = narrowed(*view, 1, begin, end - begin);
+      if (packed) args.in.cu_seqlens = offsets;
+      args.o = narrowed(outputs.view(), 1, begin, end - begin);
+      args.ht = in.h0.view();
+      args.run.segment_tokens = segment_tokens;
+      const DeviceMemory memory(cuda::recurrence_chunk_workspace(device_context(), args));
+      Workspace workspace(memory.bytes());
+      cuda::recurrence_chunk_forward(device_context(), args, workspace);
+      device_context().synchronize();
+      begin = end;
+    }
+    o = outputs.get();
+    states = in.h0.get();
+  }
+};
+
+void expect_equal_bits(const CutForward& got, const CutForward& expected, const std::string& where) {
+  EXPECT_EQ(to_doubles(got.o.view()), to_doubles(expected.o.view())) << where;
+  EXPECT_EQ(to_doubles(got.states.view()), to_doubles(expected.states.view())) << where;
+}
+
+// Wherever no call completes a segment that it does not begin. With many heads a long call has more blocks than the GPU
+// has SMs, and a short one fewer.
+TEST_P(Segments, OfAGivenLengthHaveTheSameBitsInAnyCall) {
+  QDELTA_NEEDS_DEVICE();
+  CaseSpec spec = long_spec(GetParam());
+  const std::int64_t segment = quick() ? 128 : 512;
+  for (const std::int64_t heads : {1, 24}) {
+    if (quick() && heads > 1) continue;
+    spec.heads = heads;
+    for (const std::int64_t rest : {std::int64_t{0}, segment / 2 + 37}) {
+      spec.tokens = 2 * segment + rest;
+      const RecurrenceCase problem = random_case(spec, 13);
+      const CutForward whole(problem, {}, segment);
+      expect_equal_bits(CutForward(problem, {}, segment, true), whole, fmt::format("packed, {}", describe(spec)));
+      std::vector<std::vector<std::int64_t>> all{{segment}, {segment, 2 * segment}};
+      if (rest == 0) all.pop_back();
+      if (rest > 0) all.push_back({segment, 2 * segment + segment / 2});
+      for (const auto& cuts : all) {
+        const std::string where = fmt::format("cut at [{}], {}", fmt::join(cuts, " "), describe(spec));
+        expect_equal_bits(CutForward(problem, cuts, segment), whole, where);
+        expect_equal_bits(CutForward(problem, cuts, segment, true), whole, where + ", packed");
+      }
+    }
+  }
+}
+
+TEST(SegmentsOfAGivenLength, AreChecked) {
+  QDELTA_NEEDS_DEVICE();
+  const RecurrenceCase problem = random_case({}, 14);
+  const auto expect_refused = [&](int segments, std::int64_t tokens) {
+    const GpuCase on_gpu(problem, {.segments = segments, .segment_tokens = tokens});
+    EXPECT_THROW(static_cast<void>(cuda::recurrence_chunk_workspace(device_context(), on_gpu.forward())), Error);
+  };
+  expect_refused(0, 100);
+  expect_refused(0, -64);
+  expect_refused(2, 64);
+  const GpuCase on_gpu(problem);
+  RecurrenceBackward backward = on_gpu.backward();
+  backward.run.segment_tokens = 64;
+  EXPECT_THROW(static_cast<void>(cuda::recurrence_chunk_workspace(device_context(), backward)), Error);
+}
+
 }  // namespace
 }  // namespace qdelta::testing

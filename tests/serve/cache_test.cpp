@@ -129,6 +129,50 @@ TEST_P(Cached, StatesOnDiskOutliveTheServer) {
 
 INSTANTIATE_TEST_SUITE_P(Mixers, Cached, ::testing::Values("q_delta", "mamba"));
 
+// As on a GPU, where a text that completes a segment must have been cut where that begins, or before.
+serve::ServerOptions with_segments() {
+  serve::ServerOptions options;
+  options.engine.segment = 512;
+  return options;
+}
+
+TEST(CachedSegments, PromptsGoOnFromWhereTheyMayBeCut) {
+  const Serving plain(without_cache());
+  const Serving cached(with_segments());
+  const std::string text = long_text('x', 2000);
+  std::vector<std::int64_t> reused;
+  // A token stands before each. Kept are 1,024 and 1,408 tokens of the first, 1,536 of the third.
+  for (const std::size_t size : {1500, 1520, 1600, 1650, 1535, 1534, 1100, 1023}) {
+    const json body = body_of(text.substr(0, size));
+    const json got = cached.complete(body);
+    EXPECT_EQ(got["choices"], plain.complete(body)["choices"]) << size;
+    reused.push_back(cached_tokens(got));
+  }
+  EXPECT_EQ(reused, (std::vector<std::int64_t>{0, 1408, 1024, 1536, 1024, 1408, 1024, 0}));
+}
+
+TEST(CachedSegments, ConversationsGrowPastThem) {
+  const PromptCuts cuts{.grid = 128, .segment = 512};
+  const Serving plain(without_cache());
+  const Serving cached(with_segments());
+  std::string text = long_text('x', 300);
+  double ahead = 0;
+  std::size_t kept = 0;
+  for (int turn = 0; turn < 7; ++turn) {
+    json body = body_of(text, 200);
+    body["temperature"] = 0;  // letters only, a token each
+    const json got = cached.complete(body);
+    EXPECT_EQ(got["choices"], plain.complete(body)["choices"]);
+    EXPECT_EQ(cached_tokens(got), static_cast<std::int64_t>(cuts.last(kept, text.size() + 1))) << turn;
+    const std::size_t prompt_end = text.size();  // the last token of the prompt
+    text += got["choices"][0]["text"].get<std::string>();
+    kept = (text.size() + 1) / 128 * 128;
+    ahead += static_cast<double>(kept - cuts.last(prompt_end, kept));
+    cached.wait_for("qdelta_read_ahead_tokens_total", ahead);
+    text += " and then, said somebody else";
+  }
+}
+
 TEST(Forks, SamplesReadTheirPromptOnce) {
   const Serving serving(without_cache());
   serve::ServerOptions narrow = without_cache();
@@ -198,8 +242,9 @@ TEST(Forks, GroupsDependOnTheRequestAlone) {
 // A cache whose snapshots are told apart by a number.
 class Marked {
  public:
-  Marked(std::size_t memory, const std::string& folder = {}, std::size_t disk = 0)
-      : cache_(*model_, {}, {.memory = memory, .folder = folder, .disk = disk}, 4) {}
+  explicit Marked(std::size_t memory, const std::string& folder = {}, std::size_t disk = 0,
+                  const PromptCuts& cuts = {4, 4})
+      : cache_(*model_, {}, {.memory = memory, .folder = folder, .disk = disk}, cuts) {}
 
   void keep(const Ids& prompt, std::size_t tokens, float value) {
     *reinterpret_cast<float*>(states_.slot_of(0, 0).data) = value;
@@ -212,6 +257,7 @@ class Marked {
     return {tokens, *reinterpret_cast<const float*>(states_.slot_of(0, 1).data)};
   }
   [[nodiscard]] std::size_t shared(const Ids& prompt) { return cache_.restore(prompt, states_, 1).shared; }
+  [[nodiscard]] std::size_t longest(const Ids& prompt) { return cache_.longest(prompt); }
   [[nodiscard]] const serve::StateCache& cache() const { return cache_; }
 
   static std::size_t one() { return ModelStates(speaking_config(), 1).bytes(); }
@@ -251,6 +297,29 @@ TEST(StateCache, KeepsWhatWasUsedLast) {
   none.keep(a, 4, 1);
   EXPECT_FALSE(none.cache().keeps());
   EXPECT_EQ(none.restored(a), Found(0, 0));
+}
+
+// As on a GPU: what was kept within a segment is for texts that do not complete it.
+TEST(StateCache, UsesOnlyStatesWhereTheTextMayBeCut) {
+  Marked cache(10 * Marked::one(), {}, 0, {.grid = 4, .segment = 16});
+  const auto text = [](std::size_t tokens) { return Ids(tokens, 1); };
+  const Ids all = text(40);
+  cache.keep(all, 8, 1);
+  cache.keep(all, 16, 2);
+  cache.keep(all, 24, 3);
+  EXPECT_EQ(cache.cache().snapshots(), 3U);
+  EXPECT_EQ(cache.restored(text(9)), Found(8, 1));
+  EXPECT_EQ(cache.restored(text(15)), Found(8, 1));
+  EXPECT_EQ(cache.restored(text(16)), Found(0, 0));  // its last token completes the segment
+  EXPECT_EQ(cache.restored(text(17)), Found(16, 2));
+  EXPECT_EQ(cache.restored(text(24)), Found(16, 2));  // a token must be left
+  EXPECT_EQ(cache.restored(text(31)), Found(24, 3));
+  EXPECT_EQ(cache.restored(text(32)), Found(16, 2));
+  EXPECT_EQ(cache.restored(all), Found(16, 2));
+  EXPECT_EQ(cache.shared(all), 24U);
+  EXPECT_EQ(cache.longest(text(24)), 24U);
+  EXPECT_EQ(cache.longest(text(16)), 16U);
+  EXPECT_EQ(cache.longest(text(36)), 16U);
 }
 
 TEST(StateCache, TheDiskIsBoundedToo) {

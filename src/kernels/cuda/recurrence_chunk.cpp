@@ -46,6 +46,9 @@ void check_inputs(const RecurrenceInputs& in, const Execution& run, const Recurr
   check_contiguous("k", in.k);
   check_contiguous("v", in.v);
   check_contiguous("h0", in.h0);
+  require(run.segment_tokens >= 0 && run.segment_tokens % kChunk == 0, "segments of {} tokens; chunks have {}",
+          run.segment_tokens, kChunk);
+  require(run.segments == 0 || run.segment_tokens == 0, "both the number of segments and their length are given");
 }
 
 // `saved`, where a call has it, is large enough.
@@ -75,6 +78,7 @@ void check_call(const RecurrenceBackward& args) {
   common.chunk_states = {};
   check(common);
   check_inputs(args.in, args.run, at);
+  require(args.run.segment_tokens == 0, "only a forward has segments of a given length");
   check_chunk_states(args.chunk_states, at);
   check_contiguous("do", args.d_o);
   check_contiguous("dht", args.d_ht);
@@ -136,11 +140,13 @@ StatesIn read_only(const StatesOut& states) {
 
 // Chunks of a segment: all of the longest sequence where the sequences fill the GPU, else so many that the segments do.
 // Splitting costs a second scan, with K columns more, so that it has to save more than that.
-std::int64_t chunks_per_segment(const RecurrenceLayout& at, const Dims& dims, bool bf16, int sm_count, int requested) {
+std::int64_t chunks_per_segment(const RecurrenceLayout& at, const Dims& dims, bool bf16, int sm_count,
+                                const Execution& run) {
+  if (run.segment_tokens > 0) return run.segment_tokens / kChunk;
   std::int64_t longest = 1;
   for (std::int64_t n = 0; n < (at.cu_seqlens.empty() ? std::min<std::int64_t>(at.N, 1) : at.N); ++n)
     longest = std::max(longest, at.chunks(n));
-  if (requested > 0) return ceil_div(longest, std::int64_t{requested});
+  if (run.segments > 0) return ceil_div(longest, std::int64_t{run.segments});
   constexpr std::int64_t kFewest = 8;
   const std::int64_t blocks_per_sm = !bf16 ? 1 : at.K <= 128 ? 3 : 2;  // as in recurrence_chunk_scan.cuh
   // The chunks that a block scans one after the other if all SMs are full all the time.
@@ -190,7 +196,11 @@ struct ChunkLaunch {
       chunks.first_chunk = tables.take<std::int64_t>(at.N + 1);
       chunks.sequence = tables.take<std::int32_t>(at.total_chunks);
     }
-    allocate_segments(chunks_per_segment(at, dims, bf16, context.sm_count(), run.segments), tables, memory);
+    segments.fixed = run.segment_tokens > 0;
+    segments.chunks = chunks_per_segment(at, dims, bf16, context.sm_count(), run);
+    allocate_segments(tables, memory);
+    require(lengths == nullptr || !segments.fixed || !is_split(),
+            "sequences whose lengths only the device knows have room for whole segments");
     require(lengths == nullptr || of_all.used() <= lengths->tables().size(), "the tables of {} sequences need {} bytes",
             at.N, of_all.used());
     BumpAllocator elsewhere(saved);
@@ -200,14 +210,17 @@ struct ChunkLaunch {
 
   [[nodiscard]] bool is_split() const { return segments.total > at.N; }
 
-  void allocate_segments(std::int64_t length, BumpAllocator& tables, BumpAllocator& memory) {
-    const auto count = [&](std::int64_t n) { return std::max<std::int64_t>(1, ceil_div(at.chunks(n), length)); };
-    segments.chunks = length;
+  // As build_chunk_tables counts them.
+  [[nodiscard]] std::int64_t segments_of(std::int64_t n) const {
+    if (segments.fixed) return at.length(n) / (segments.chunks * kChunk) + 1;
+    return std::max<std::int64_t>(1, ceil_div(at.chunks(n), segments.chunks));
+  }
+  void allocate_segments(BumpAllocator& tables, BumpAllocator& memory) {
     if (at.cu_seqlens.empty()) {
-      segments.per_sequence = count(0);
-      segments.total = at.N * count(0);
+      segments.per_sequence = segments_of(0);
+      segments.total = at.N * segments_of(0);
     } else {
-      for (std::int64_t n = 0; n < at.N; ++n) segments.total += count(n);
+      for (std::int64_t n = 0; n < at.N; ++n) segments.total += segments_of(n);
       segments.first_segment = tables.take<std::int64_t>(at.N + 1);
       segments.first_chunk = tables.take<std::int64_t>(segments.total + 1);
       segments.sequence = tables.take<std::int32_t>(segments.total);
@@ -310,7 +323,7 @@ struct ChunkLaunch {
   [[nodiscard]] MapsOfSegments maps_of_segments(BumpAllocator& memory) const {
     MapsOfSegments maps{.first = {0}, .M = M, .N = N};
     for (std::int64_t n = 0; n < at.N; ++n) {
-      maps.first.push_back(maps.first.back() + std::max<std::int64_t>(1, ceil_div(at.chunks(n), segments.chunks)));
+      maps.first.push_back(maps.first.back() + segments_of(n));
     }
     if (is_split()) return maps;
     maps.M = memory.take<float>(at.N * at.HV * at.K * at.K);

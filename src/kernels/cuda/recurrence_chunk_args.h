@@ -63,8 +63,11 @@ struct Chunks {
 // columns), so that one long sequence fills the GPU. Packed sequences need tables, as for the chunks.
 struct Segments {
   std::int64_t total = 0;
-  std::int64_t per_sequence = 0;          // unused where packed
-  std::int64_t chunks = 0;                // of a segment; the last one of a sequence may have fewer
+  std::int64_t per_sequence = 0;  // unused where packed
+  std::int64_t chunks = 0;        // of a segment; the last one of a sequence may have fewer
+  // A sequence has its whole segments and one more, with what is left of it, which may be nothing: that one's entry
+  // state is then the sequence's last.
+  bool fixed = false;
   std::int64_t* first_segment = nullptr;  // packed: [sequences + 1] the first segment of a sequence
   std::int64_t* first_chunk = nullptr;    // packed: [total + 1] the first chunk of a segment
   std::int32_t* sequence = nullptr;       // packed: [total] the sequence of a segment

@@ -18,14 +18,6 @@ struct ChunkRange {
   int tokens;
 };
 
-__device__ inline std::int64_t first_chunk(const Chunks& chunks, std::int64_t sequence) {
-  return chunks.cu_seqlens == nullptr ? sequence * chunks.per_sequence : chunks.first_chunk[sequence];
-}
-__device__ inline std::int64_t chunk_count(const Chunks& chunks, std::int64_t sequence) {
-  return chunks.cu_seqlens == nullptr ? chunks.per_sequence
-                                      : chunks.first_chunk[sequence + 1] - chunks.first_chunk[sequence];
-}
-
 __device__ inline std::int64_t sequence_of(const Chunks& chunks, std::int64_t chunk) {
   return chunks.cu_seqlens == nullptr ? chunk / chunks.per_sequence : chunks.sequence[chunk];
 }
@@ -59,17 +51,19 @@ __device__ inline SegmentRange segment_range(const Chunks& chunks, const Segment
   SegmentRange range;
   if (chunks.cu_seqlens == nullptr) {
     range.sequence = segment / segments.per_sequence;
-    range.begin = range.sequence * chunks.per_sequence + segment % segments.per_sequence * segments.chunks;
+    const std::int64_t place = segment - range.sequence * segments.per_sequence;
+    range.begin = range.sequence * chunks.per_sequence + place * segments.chunks;
     const std::int64_t end = (range.sequence + 1) * chunks.per_sequence;
     range.end = range.begin + segments.chunks < end ? range.begin + segments.chunks : end;
+    range.first = place == 0;
+    range.last = place + 1 == segments.per_sequence;
   } else {
     range.sequence = segments.sequence[segment];
     range.begin = segments.first_chunk[segment];
     range.end = segments.first_chunk[segment + 1];
+    range.first = segment == segments.first_segment[range.sequence];
+    range.last = segment + 1 == segments.first_segment[range.sequence + 1];
   }
-  const std::int64_t first = first_chunk(chunks, range.sequence);
-  range.first = range.begin == first;
-  range.last = range.end == first + chunk_count(chunks, range.sequence);
   return range;
 }
 // A segment of one chunk.

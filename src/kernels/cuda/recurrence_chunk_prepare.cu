@@ -371,9 +371,14 @@ __global__ void build_chunk_tables_kernel(const Chunks chunks, const Segments se
     for (std::int64_t n = 0; n < chunks.sequences; ++n) {
       chunks.first_chunk[n] = chunk_sum;
       segments.first_segment[n] = segment_sum;
-      const std::int64_t count = (chunks.cu_seqlens[n + 1] - chunks.cu_seqlens[n] + kChunk - 1) / kChunk;
+      const std::int64_t tokens = chunks.cu_seqlens[n + 1] - chunks.cu_seqlens[n];
+      const std::int64_t count = (tokens + kChunk - 1) / kChunk;
       chunk_sum += count;
-      segment_sum += count <= segments.chunks ? 1 : (count + segments.chunks - 1) / segments.chunks;
+      if (segments.fixed) {
+        segment_sum += tokens / (segments.chunks * kChunk) + 1;
+      } else {
+        segment_sum += count <= segments.chunks ? 1 : (count + segments.chunks - 1) / segments.chunks;
+      }
     }
     chunks.first_chunk[chunks.sequences] = chunk_sum;
     segments.first_segment[chunks.sequences] = segment_sum;

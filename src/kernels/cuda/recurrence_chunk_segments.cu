@@ -21,11 +21,11 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kColumns = 16;
 constexpr int kStages = 2;
 
-template <int kKeys>
+template <int kKeys, int kRows>
 struct CombineTiles {
-  static constexpr int kPanel = kKeys <= 128 ? kKeys : 64;  // rows of M in a panel
-  static constexpr int kPanels = kKeys / kPanel;            // of one M
-  static constexpr int kWarpKeys = kPanel / kWarps;         // keys of the result in a panel that a warp has
+  static constexpr int kPanel = kRows;               // rows of M in a panel
+  static constexpr int kPanels = kKeys / kPanel;     // of one M
+  static constexpr int kWarpKeys = kPanel / kWarps;  // keys of the result in a panel that a warp has
   static constexpr int kAccumulators = kPanels * kWarpKeys / 8;
   using Panel = Tile<float, kPanel, kKeys>;
   using State = Tile<float, kColumns, kKeys>;
@@ -63,9 +63,9 @@ struct CombineCoord {
 };
 
 // What a warp has of the result: all columns of the block, and of every panel's keys kWarpKeys.
-template <int kKeys>
+template <int kKeys, int kRows>
 struct WarpPart {
-  using Tiles = CombineTiles<kKeys>;
+  using Tiles = CombineTiles<kKeys, kRows>;
   Lane lane;
   int keys = static_cast<int>(threadIdx.x) / 32 * Tiles::kWarpKeys;  // the first in a panel
 
@@ -79,10 +79,10 @@ struct WarpPart {
 };
 
 // Starts the copy of panel `index`: the panels of all segments in the order they are used.
-template <int kKeys>
-__device__ void load_panel(const CombineSegmentsArgs& a, const CombineTiles<kKeys>& tiles, std::int64_t begin,
+template <int kKeys, int kRows>
+__device__ void load_panel(const CombineSegmentsArgs& a, const CombineTiles<kKeys, kRows>& tiles, std::int64_t begin,
                            std::int64_t maps, int index, int head) {
-  using Tiles = CombineTiles<kKeys>;
+  using Tiles = CombineTiles<kKeys, kRows>;
   const std::int64_t map = index / Tiles::kPanels;
   if (map < maps) {
     const std::int64_t segment = a.backward ? begin + maps - map : begin + map;
@@ -131,11 +131,11 @@ __device__ inline void mma_split(Accumulator& acc, const FragmentA<float>& high,
 // Adds what panel p of M's rows gives: forward the keys k' of the result that the panel has, S_out[k'] = sum over k of
 // M[k'][k] S[k]; backward its part of all of them, dS_in[k] += sum over the panel's k' of M[k'][k] dS[k'].
 // Even and odd steps have accumulators of their own, so that fewer products wait for each other.
-template <int kKeys>
-__device__ inline void add_panel(Accumulator (&sums)[2][CombineTiles<kKeys>::kAccumulators], int p,
-                                 const CombineTiles<kKeys>& tiles, int index, bool backward,
-                                 const WarpPart<kKeys>& warp) {
-  using Tiles = CombineTiles<kKeys>;
+template <int kKeys, int kRows>
+__device__ inline void add_panel(Accumulator (&sums)[2][CombineTiles<kKeys, kRows>::kAccumulators], int p,
+                                 const CombineTiles<kKeys, kRows>& tiles, int index, bool backward,
+                                 const WarpPart<kKeys, kRows>& warp) {
+  using Tiles = CombineTiles<kKeys, kRows>;
   constexpr int kPerPanel = Tiles::kAccumulators / Tiles::kPanels;
   const typename Tiles::Panel panel = tiles.panel(index);
   const int steps = (backward ? Tiles::kPanel : kKeys) / 16;
@@ -159,13 +159,13 @@ __device__ inline void add_panel(Accumulator (&sums)[2][CombineTiles<kKeys>::kAc
   }
 }
 
-template <int kKeys>
+template <int kKeys, int kRows>
 __global__ void __launch_bounds__(kThreads) combine_segments_kernel(const CombineSegmentsArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  using Tiles = CombineTiles<kKeys>;
+  using Tiles = CombineTiles<kKeys, kRows>;
   const Tiles tiles(memory);
   const CombineCoord place(a.dims);
-  const WarpPart<kKeys> warp;
+  const WarpPart<kKeys, kRows> warp;
   const bool packed = a.segments.first_segment != nullptr;
   const std::int64_t begin =
       packed ? a.segments.first_segment[place.sequence] : place.sequence * a.segments.per_sequence;
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads) combine_segments_kernel(const Combin
       cp_async_wait<0>();
       __syncthreads();  // also: the state is there, and the panel before is used up
       load_panel(a, tiles, begin, maps, index + 1, place.head);
-      if (!starts_from_zero) add_panel<kKeys>(products, p, tiles, index, a.backward, warp);
+      if (!starts_from_zero) add_panel<kKeys, kRows>(products, p, tiles, index, a.backward, warp);
     }
 #pragma unroll
     for (int n = 0; n < Tiles::kAccumulators; ++n) {
@@ -228,13 +228,13 @@ __global__ void __launch_bounds__(kThreads) combine_segments_kernel(const Combin
   }
 }
 
-template <int kKeys>
+template <int kKeys, int kRows>
 void launch(const Context& context, const CombineSegmentsArgs& args) {
-  constexpr int kMemory = CombineTiles<kKeys>::kBytes;
-  allow_shared_memory(context, reinterpret_cast<const void*>(combine_segments_kernel<kKeys>), kMemory);
+  constexpr int kMemory = CombineTiles<kKeys, kRows>::kBytes;
+  allow_shared_memory(context, reinterpret_cast<const void*>(combine_segments_kernel<kKeys, kRows>), kMemory);
   const std::int64_t blocks =
       args.sequences * args.dims.value_heads * ((args.dims.value_dim + kColumns - 1) / kColumns);
-  combine_segments_kernel<kKeys><<<static_cast<unsigned>(blocks), kThreads, kMemory, context.stream()>>>(args);
+  combine_segments_kernel<kKeys, kRows><<<static_cast<unsigned>(blocks), kThreads, kMemory, context.stream()>>>(args);
   check_launch("recurrence combine");
 }
 
@@ -243,11 +243,12 @@ void launch(const Context& context, const CombineSegmentsArgs& args) {
 void launch_combine_segments(const Context& context, const CombineSegmentsArgs& args) {
   switch (padded_key_dim(args.dims.key_dim)) {
     case 64:
-      return launch<64>(context, args);
-    case 128:
-      return launch<128>(context, args);
+      return launch<64, 64>(context, args);
+    case 128:  // small panels where shared memory is, too; the sums are the same
+      return CombineTiles<128, 128>::kBytes <= context.shared_memory() ? launch<128, 128>(context, args)
+                                                                       : launch<128, 64>(context, args);
     default:
-      return launch<kMaxKeyDim>(context, args);
+      return launch<kMaxKeyDim, 64>(context, args);
   }
 }
 
