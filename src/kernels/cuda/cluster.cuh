@@ -7,34 +7,10 @@
 namespace qdelta::cuda {
 
 // All threads of a cluster; what they wrote to shared memory can be read by all.
-__device__ inline void cluster_arrive() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-__device__ inline void cluster_wait() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
 __device__ inline void cluster_barrier() {
-  cluster_arrive();
-  cluster_wait();
-}
-// The block's place in its cluster, and how many blocks it has.
-__device__ inline int cluster_rank() {
-  unsigned rank = 0;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
-  return static_cast<int>(rank);
-}
-__device__ inline int cluster_size() {
-  unsigned size = 1;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-#endif
-  return static_cast<int>(size);
 }
 
 // Into `to` what block `block` of the cluster has where this one has `own`, in shared memory: one float, or four.

@@ -108,7 +108,7 @@ enum Factor : int {
 [[nodiscard]] QDELTA_HOST_DEVICE constexpr int operand_parts(bool bf16) { return bf16 ? 2 : 1; }
 
 // Everything of a chunk that does not depend on v, for chunk c of value head h at index c * value_heads + h. Q and K
-// are the normalised rows where there is an L2 norm. Of A_xk only the 16 x 16 blocks up to the diagonal are written.
+// are the normalised rows where there is an L2 norm. Only the 16 x 16 blocks up to the diagonal are written.
 struct PreparedChunks {
   void* A_qk = nullptr;      // [parts][C][C] lower(scale Gamma . Q K^T)
   void* T = nullptr;         // [parts][C][C] (I + diag(erase) A_xk)^-1; rules that erase

@@ -325,11 +325,8 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a) 
     const float erase = gates.erase[r];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
+      if (j > 2 * warp + 1) break;
       const int i = 8 * j + 2 * lane.quad;
-      if (j > 2 * warp + 1) {
-        store_split_pair(A_qk + r * kChunk + i, 0.0F, 0.0F);
-        continue;
-      }
       const float2 highs = *reinterpret_cast<const float2*>(gates.log2_gamma_high + i);
       const float2 lows = *reinterpret_cast<const float2*>(gates.log2_gamma_low + i);
       const float2 norms = *reinterpret_cast<const float2*>(gates.inv_norm_k + i);
@@ -358,8 +355,8 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a) 
   for (int i = 4 * static_cast<int>(threadIdx.x); i < kChunkMatrix; i += 4 * kThreads) {
     const int row = i / kChunk;
     const int column = i % kChunk;
-    const bool above = column / 16 > row / 16;
-    store_split_four(inverse + i, above ? float4{} : *reinterpret_cast<const float4*>(T + row * kStride + column));
+    if (column / 16 > row / 16) continue;
+    store_split_four(inverse + i, *reinterpret_cast<const float4*>(T + row * kStride + column));
   }
 }
 

@@ -34,6 +34,41 @@ constexpr int kMinBlocksPerSm = kIsBf16<E>&& kStages == 1 ? (kKeyDim <= 128 ? 3 
 template <int kKeyDim, int kStages>
 constexpr bool kOverlapIo = kStages == 2 && kKeyDim <= 128;
 
+// Points at the inputs of one chunk in global memory. Tokens and chunks of a sequence are contiguous, so that moving to
+// the next chunk is an addition.
+template <class E>
+struct ScanTileIterator {
+  MatrixIn q, k, values;  // V, or dO
+  const E* T;
+  const E* A_qk;
+  const float* factors;
+  int value_heads;
+
+  __device__ ScanTileIterator(const Dims& dims, const TokensIn& q_in, const TokensIn& k_in, const TokensIn& values_in,
+                              const PreparedChunks& prepared, std::int64_t chunk, const ChunkRange& range, int head,
+                              int column)
+      : q(chunk_rows(q_in, range, head / dims.group_size)),
+        k(chunk_rows(k_in, range, head / dims.group_size)),
+        values(chunk_rows(values_in, range, head, column)),
+        value_heads(dims.value_heads) {
+    const std::int64_t slot = chunk * dims.value_heads + head;
+    T = static_cast<const E*>(prepared.T) + slot * kMatrices;
+    A_qk = static_cast<const E*>(prepared.A_qk) + slot * kMatrices;
+    factors = prepared.factors + slot * (kFactors * kChunk);
+  }
+  // chunks is 1 or -1.
+  __device__ void advance(int chunks) {
+    q.advance_rows(chunks * kChunk);
+    k.advance_rows(chunks * kChunk);
+    values.advance_rows(chunks * kChunk);
+    const int slots = chunks * value_heads;
+    T += static_cast<std::int64_t>(slots) * kMatrices;
+    A_qk += static_cast<std::int64_t>(slots) * kMatrices;
+    factors += static_cast<std::int64_t>(slots) * (kFactors * kChunk);
+  }
+  static constexpr int kMatrices = operand_parts(kIsBf16<E>) * static_cast<int>(kChunkMatrix);
+};
+
 // One stage of shared memory: the inputs of one chunk.
 template <class E, int kKeyDim>
 struct ScanTiles {
@@ -59,6 +94,19 @@ struct ScanTiles {
       kScanFactors * kChunk * static_cast<int>(sizeof(float));
   static constexpr int kStageBytes = (kBytes + 1023) / 1024 * 1024;  // the alignment of tiles
 
+  // Issues the copies of a chunk of `rows` tokens.
+  __device__ void load(const ScanTileIterator<E>& from, const Dims& dims, bool erases, int rows, int columns) const {
+    load_tile<kThreads>(q, from.q, rows, dims.key_dim);
+    load_tile<kThreads>(k, from.k, rows, dims.key_dim);
+    load_tile<kThreads>(values, from.values, rows, columns);
+    for (int part = 0; part < kParts; ++part) {
+      load_workspace_tile<kThreads, true>(A_qk[part], from.A_qk + part * kChunkMatrix, kChunk);
+      if (erases) load_workspace_tile<kThreads, true>(T[part], from.T + part * kChunkMatrix, kChunk);
+    }
+    static_assert(kScanFactors * kChunk <= 4 * kThreads);
+    const int i = 4 * static_cast<int>(threadIdx.x);
+    if (i < kScanFactors * kChunk) cp_async(factors + i, from.factors + i, true);
+  }
   __device__ const float* factor(Factor which) const { return factors + which * kChunk; }
   __device__ float2 factor(Factor which, int j, const Lane& lane) const {
     return *reinterpret_cast<const float2*>(factor(which) + 8 * j + 2 * lane.quad);
@@ -79,6 +127,12 @@ struct ScanCoord {
         warp_column(static_cast<int>(threadIdx.x) / 32 * kWarpV),
         column(block_column + warp_column) {}
 };
+
+// The stage that a chunk is loaded to.
+template <class E, int kKeyDim, int kStages>
+__device__ inline ScanTiles<E, kKeyDim> stage_tiles(unsigned char* memory, std::int64_t chunk) {
+  return ScanTiles<E, kKeyDim>(memory + static_cast<int>(chunk % kStages) * ScanTiles<E, kKeyDim>::kStageBytes);
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Products with a warp tile, transposed like it: to be called between mma_fence and mma_commit_and_wait.
@@ -190,6 +244,45 @@ __device__ inline void store_split(const Accumulator (&tile)[kChunkAccumulators]
     }
     store_warp_tile(low, {reinterpret_cast<std::byte*>(first + kChunk * width), width, true, true}, kChunk, kWarpV,
                     lane);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Launches. A Scan has
+//   Args                        its arguments
+//   kernel<E, keys, stages>(args)
+//   scans_per_head(args)        sequences, or chunks
+//   allows_two_stages(args)     false where the arguments ask for something that only one stage has registers for
+
+template <class Scan, class E, int kKeyDim, int kStages>
+void launch_stages(const Context& context, const typename Scan::Args& args, std::int64_t blocks) {
+  constexpr int kMemory = (kStages - 1) * ScanTiles<E, kKeyDim>::kStageBytes + ScanTiles<E, kKeyDim>::kBytes;
+  const auto kernel = Scan::template kernel<E, kKeyDim, kStages>(args);
+  allow_shared_memory(context, reinterpret_cast<const void*>(kernel), kMemory);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, kMemory, context.stream()>>>(args);
+  check_launch("recurrence scan");
+}
+
+template <class Scan, class E, int kKeyDim>
+void launch_key_dim(const Context& context, const typename Scan::Args& args) {
+  const std::int64_t blocks = Scan::scans_per_head(args) * args.dims.value_heads * args.dims.column_blocks;
+  if constexpr (kIsBf16<E>) {
+    constexpr int kMemory = 2 * ScanTiles<E, kKeyDim>::kStageBytes;
+    if (blocks <= context.sm_count() && context.shared_memory() >= kMemory && Scan::allows_two_stages(args))
+      return launch_stages<Scan, E, kKeyDim, 2>(context, args, blocks);
+  }
+  launch_stages<Scan, E, kKeyDim, 1>(context, args, blocks);
+}
+
+template <class Scan, class E>
+void launch(const Context& context, const typename Scan::Args& args) {
+  switch (padded_key_dim(args.dims.key_dim)) {
+    case 64:
+      return launch_key_dim<Scan, E, 64>(context, args);
+    case 128:
+      return launch_key_dim<Scan, E, 128>(context, args);
+    default:
+      return launch_key_dim<Scan, E, kMaxKeyDim>(context, args);
   }
 }
 

@@ -1,6 +1,6 @@
 // The backward scan: dv, the gradients of the states, and dR, which recurrence_chunk_gradients.cu continues with.
 // Formulas in recurrence_chunk_scan.cuh.
-#include "kernels/cuda/recurrence_chunk_scan_copies.cuh"
+#include "kernels/cuda/recurrence_chunk_scan.cuh"
 
 namespace qdelta::cuda {
 namespace {
@@ -9,10 +9,9 @@ using namespace scan;
 
 // kErases is a template parameter in bf16 to have no branch around wgmma (see mma_fence). kSegmentsOnly: the scan gives
 // nothing but segment_dN.
-template <class E, int kKeyDim, class Copies, bool kErases, bool kSegmentsOnly>
-__global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, Copies::kStages>))
-    backward_kernel(const BackwardScanArgs a, const __grid_constant__ ScanMaps maps) {
-  constexpr int kStages = Copies::kStages;
+template <class E, int kKeyDim, int kStages, bool kErases, bool kSegmentsOnly>
+__global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages>))
+    backward_kernel(const BackwardScanArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const bool erases = kIsBf16<E> ? kErases : a.erases;
   const Lane lane;
@@ -22,10 +21,21 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, Copies:
   const std::int64_t last = end - 1;
   if (kSegmentsOnly && is_first && !a.first_dN) return;
 
-  const ScanCopyArgs copy_args{a.dims, a.chunks, a.q,      a.k,  a.d_o,        a.prepared,
-                               erases, true,     sequence, head, block_column, a.dims.value_dim - block_column,
-                               last,   begin,    -1};
-  Copies copies(copy_args, maps, memory);
+  const auto inputs_of = [&](std::int64_t chunk) {
+    return ScanTileIterator<E>(a.dims, a.q, a.k, a.d_o, a.prepared, chunk, chunk_range(a.chunks, chunk, sequence), head,
+                               block_column);
+  };
+  ScanTileIterator<E> next = inputs_of(last);
+  const auto load = [&](std::int64_t chunk) {
+    if (chunk >= begin) {
+      if (kStages == 1) next = inputs_of(chunk);  // recomputed, to save registers
+      stage_tiles<E, kKeyDim, kStages>(memory, chunk)
+          .load(next, a.dims, erases, chunk_range(a.chunks, chunk, sequence).tokens, a.dims.value_dim - block_column);
+      if (kStages == 2) next.advance(-1);
+    }
+    cp_async_commit();
+  };
+  load(last);
   Accumulator d_state[kKeyDim / 8];
   if (!kSegmentsOnly && a.d_final_states.data != nullptr)
     load_warp_tile(d_state, state_matrix(a.d_final_states, index, head, 0, column), a.dims.key_dim,
@@ -33,14 +43,21 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, Copies:
 
   for (std::int64_t chunk = last; chunk >= begin; --chunk) {
     const std::int64_t slot = chunk * a.dims.value_heads + head;
-    copies.start(chunk);
+    const ScanTiles<E, kKeyDim> tiles = stage_tiles<E, kKeyDim, kStages>(memory, chunk);
+    if (kStages == 2) {
+      load(chunk - 1);
+    } else if (chunk < last) {
+      load(chunk);
+    }
     constexpr bool kOverlap = kOverlapIo<kKeyDim, kStages>;
     const auto store_state = [&] {
       store_warp_tile(d_state, state_matrix(a.d_states, chunk, head, 0, column), a.dims.key_dim,
                       a.d_states.columns - column, lane);
     };
     if (!kSegmentsOnly && !kOverlap) store_state();
-    const ScanTiles<E, kKeyDim> tiles = copies.wait(chunk);
+    cp_async_wait<kStages - 1>();
+    fence_async_proxy();
+    __syncthreads();
 
     const ChunkRange range = chunk_range(a.chunks, chunk, sequence);
     Accumulator d_residual[kChunkAccumulators];  // dV', then dR
@@ -109,9 +126,8 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, Copies:
     if (erases) mma_rows_transposed<E, kKeyDim>(d_state, tiles.k, fragments, lane);
     if (!kSegmentsOnly && kOverlap) store_gradients();
     mma_commit_and_wait<E>(d_state);
-    copies.release();
+    __syncthreads();
   }
-  copies.finish();
   if constexpr (kSegmentsOnly) {
     const std::int64_t width = a.dims.value_dim;
     float* to = a.segment_dN + (index * a.dims.value_heads + head) * a.dims.key_dim * width + column;
@@ -124,25 +140,23 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, Copies:
 
 struct BackwardScan {
   using Args = BackwardScanArgs;
-  template <class E, int kKeyDim, class Copies>
+  template <class E, int kKeyDim, int kStages>
   static auto kernel(const Args& args) {
-    if constexpr (Copies::kStages == 1) {
-      if (args.segment_dN != nullptr) return choose<E, kKeyDim, Copies, true>(args.erases);
+    if constexpr (kStages == 1) {
+      if (args.segment_dN != nullptr) return choose<E, kKeyDim, kStages, true>(args.erases);
     }
-    return choose<E, kKeyDim, Copies, false>(args.erases);
+    return choose<E, kKeyDim, kStages, false>(args.erases);
   }
   static std::int64_t scans_per_head(const Args& args) { return args.segments.total; }
-  static const TokensIn& values(const Args& args) { return args.d_o; }
-  static int cluster_divides(const Args& args) { return args.dims.column_blocks; }
   static bool allows_two_stages(const Args& args) { return args.segment_dN == nullptr; }
 
  private:
-  template <class E, int kKeyDim, class Copies, bool kSegmentsOnly>
+  template <class E, int kKeyDim, int kStages, bool kSegmentsOnly>
   static auto choose(bool erases) {
     if constexpr (kIsBf16<E>) {
-      if (!erases) return backward_kernel<E, kKeyDim, Copies, false, kSegmentsOnly>;
+      if (!erases) return backward_kernel<E, kKeyDim, kStages, false, kSegmentsOnly>;
     }
-    return backward_kernel<E, kKeyDim, Copies, true, kSegmentsOnly>;
+    return backward_kernel<E, kKeyDim, kStages, true, kSegmentsOnly>;
   }
 };
 

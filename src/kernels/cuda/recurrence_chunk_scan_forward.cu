@@ -1,7 +1,5 @@
 // The forward scan: O, and optionally the states on entry to every chunk and V'. Formulas in recurrence_chunk_scan.cuh.
-#include <numeric>
-
-#include "kernels/cuda/recurrence_chunk_scan_copies.cuh"
+#include "kernels/cuda/recurrence_chunk_scan.cuh"
 
 namespace qdelta::cuda {
 namespace {
@@ -41,10 +39,9 @@ __device__ inline void store_map(const ForwardScanArgs& a, const Accumulator (&t
 template <class E, int kKeyDim, int kStages, bool kMaps>
 constexpr int kForwardBlocksPerSm = kMaps&& kKeyDim > 64 && kIsBf16<E> ? 2 : kMinBlocksPerSm<E, kKeyDim, kStages>;
 
-template <class E, int kKeyDim, class Copies, bool kMaps>
-__global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, Copies::kStages, kMaps>))
-    forward_kernel(const ForwardScanArgs a, const __grid_constant__ ScanMaps maps) {
-  constexpr int kStages = Copies::kStages;
+template <class E, int kKeyDim, int kStages, bool kMaps>
+__global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, kStages, kMaps>))
+    forward_kernel(const ForwardScanArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Lane lane;
   const auto [index, head, block_column, warp_column, column] = ScanCoord(a.dims);
@@ -56,11 +53,22 @@ __global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, Cop
   if (kMaps && ((is_last && !a.maps.last) || (is_m && is_first && !a.maps.first))) return;
   const bool needs_qs = (!kMaps && a.o.data != nullptr) || a.mixes;
 
-  const ScanCopyArgs copy_args{
-      a.dims,   a.chunks, a.q,      a.k,  a.v,          a.prepared,
-      a.erases, !kMaps,   sequence, head, block_column, is_m ? 0 : a.dims.value_dim - block_column,
-      begin,    end - 1,  1};
-  Copies copies(copy_args, maps, memory);
+  const auto inputs_of = [&](std::int64_t chunk) {
+    return ScanTileIterator<E>(a.dims, a.q, a.k, a.v, a.prepared, chunk, chunk_range(a.chunks, chunk, sequence), head,
+                               block_column);
+  };
+  ScanTileIterator<E> next = inputs_of(begin);
+  const auto load = [&](std::int64_t chunk) {
+    if (chunk < end) {
+      if (kStages == 1) next = inputs_of(chunk);  // recomputed, to save registers
+      stage_tiles<E, kKeyDim, kStages>(memory, chunk)
+          .load(next, a.dims, a.erases, chunk_range(a.chunks, chunk, sequence).tokens,
+                is_m ? 0 : a.dims.value_dim - block_column);
+      if (kStages == 2) next.advance(1);
+    }
+    cp_async_commit();
+  };
+  load(begin);
   Accumulator state[kKeyDim / 8];
   if (!kMaps && a.initial_states.data != nullptr)
     load_warp_tile(state, state_matrix(a.initial_states, index, head, 0, column), a.dims.key_dim,
@@ -69,6 +77,7 @@ __global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, Cop
 
   for (std::int64_t chunk = begin; chunk < end; ++chunk) {
     const std::int64_t slot = chunk * a.dims.value_heads + head;
+    const ScanTiles<E, kKeyDim> tiles = stage_tiles<E, kKeyDim, kStages>(memory, chunk);
     constexpr bool kOverlap = kOverlapIo<kKeyDim, kStages>;
     const auto store_state = [&] {
       if (!kMaps && a.chunk_states.data != nullptr) {
@@ -77,10 +86,13 @@ __global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, Cop
       }
     };
     if constexpr (!kOverlap) {
-      copies.start(chunk);
+      if (kStages == 2) load(chunk + 1);
+      if (kStages == 1 && chunk > begin) load(chunk);
       store_state();
     }
-    const ScanTiles<E, kKeyDim> tiles = copies.template wait < kOverlap ? 0 : kStages - 1 > (chunk);
+    cp_async_wait<kOverlap ? 0 : kStages - 1>();
+    fence_async_proxy();
+    __syncthreads();
 
     Accumulator qs[kChunkAccumulators], v_new[kChunkAccumulators];  // Q S, then O; K S, then R, then V'
     constexpr int kKeysAtATime = kKeysPerWait<E, kKeyDim, kStages>;
@@ -94,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, Cop
       if (a.erases) mma_rows_state(v_new, tiles.k, state_fragments, key, lane);
       if constexpr (kOverlap) {
         store_state();
-        copies.start(chunk);
+        load(chunk + 1);
       }
       mma_commit_and_wait<E>(qs, v_new);
     }
@@ -176,9 +188,8 @@ __global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, Cop
       update_state();
       mma_commit_and_wait<E>(state);
     }
-    copies.release();
+    __syncthreads();
   }
-  copies.finish();
   if (!kMaps && a.final_states.data != nullptr && is_last)
     store_warp_tile(state, state_matrix(a.final_states, sequence, head, 0, column), a.dims.key_dim,
                     a.final_states.columns - column, lane);
@@ -187,21 +198,15 @@ __global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, Cop
 
 struct ForwardScan {
   using Args = ForwardScanArgs;
-  template <class E, int kKeyDim, class Copies>
+  template <class E, int kKeyDim, int kStages>
   static auto kernel(const Args& args) {
-    if constexpr (Copies::kStages == 1) {
-      if (args.maps.M != nullptr) return forward_kernel<E, kKeyDim, Copies, true>;
+    if constexpr (kStages == 1) {
+      if (args.maps.M != nullptr) return forward_kernel<E, kKeyDim, kStages, true>;
     }
-    return forward_kernel<E, kKeyDim, Copies, false>;
+    return forward_kernel<E, kKeyDim, kStages, false>;
   }
   static std::int64_t scans_per_head(const Args& args) {
     return args.per_chunk ? args.chunks.total : args.segments.total;
-  }
-  static const TokensIn& values(const Args& args) { return args.v; }
-  // Blocks of M and of N are not in one cluster.
-  static int cluster_divides(const Args& args) {
-    return args.maps.M == nullptr ? args.dims.column_blocks
-                                  : std::gcd(args.maps.n_blocks, args.dims.column_blocks - args.maps.n_blocks);
   }
   static bool allows_two_stages(const Args& args) { return args.maps.M == nullptr; }
 };

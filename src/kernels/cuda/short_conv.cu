@@ -452,8 +452,9 @@ ConvStates states_of(const ShortConvForward& args) {
           args.state.step(0)};
 }
 
-// Tokens of a tile, at least: the overlap of W - 1 tokens is small beside it.
-constexpr std::int64_t kMinTile = 16;
+// Tokens of a tile, at least. Where there are so few that this counts, as in short prompts, latency does, not the
+// overlap of W - 1 tokens.
+constexpr std::int64_t kMinTile = 4;
 constexpr std::int64_t kMinBackwardTile = 32;
 constexpr std::int64_t kShortSequence = 8;
 // Blocks of a launch over many tokens: as many as a large GPU runs at a time, or a multiple.

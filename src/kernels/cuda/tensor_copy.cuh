@@ -58,17 +58,6 @@ __device__ inline void copy_box([[maybe_unused]] void* to, [[maybe_unused]] cons
       "l"(&from), "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.index), "r"(barrier.address())
       : "memory");
 }
-// To the same place in each of the first `blocks` blocks of the cluster, each of which has such a barrier.
-__device__ inline void copy_box_to_cluster([[maybe_unused]] void* to, [[maybe_unused]] const TensorMap& from,
-                                           [[maybe_unused]] const BoxOrigin& at,
-                                           [[maybe_unused]] const CopyBarrier& barrier, [[maybe_unused]] int blocks) {
-  QDELTA_COPY_ASM(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
-      "{%2, %3, %4, %5}], [%6], %7;" ::"r"(ptx::shared_address(to)),
-      "l"(&from), "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.index), "r"(barrier.address()),
-      "h"(static_cast<std::uint16_t>((1U << static_cast<unsigned>(blocks)) - 1U))
-      : "memory");
-}
 // Into L2 alone.
 __device__ inline void prefetch_box([[maybe_unused]] const TensorMap& from, [[maybe_unused]] const BoxOrigin& at) {
   QDELTA_COPY_ASM("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&from),
