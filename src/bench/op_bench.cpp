@@ -280,8 +280,8 @@ void bench_sequence(const OpBenchOptions& options, const HeadShape& s, std::int6
                             {recurrence_chunk_count(data.in, run), s.heads, s.K, s.V});
   forward.chunk_states = chunk_states.view();
   RecurrenceBackward backward = data.backward(run, chunk_states.view());
-  DeviceBuffer saved(device, recurrence_saved_bytes(device, data.in.rule,
-                                                    recurrence_chunk_count(data.in, run) * s.heads, s.V));
+  DeviceBuffer saved(device,
+                     recurrence_saved_bytes(device, data.in.rule, recurrence_chunk_count(data.in, run) * s.heads, s.V));
   forward.saved = {saved.data(), saved.size()};
   backward.saved = forward.saved;
   recurrence_forward(device, forward, workspace);
