@@ -3,7 +3,6 @@
 // instead, and for algorithms that do not split sums; a row of a tile is then summed up in the same order whatever the
 // tiles beside it. Tiles for so many rows leave most SMs idle where there are few, so for the few of short prompts
 // (infer/prompt_graph.h) the heuristic is asked again: its first choice that gives the same bits on a trial is taken.
-// Not every algorithm for many rows has the bits of one for few: the first that has is taken for all.
 //
 // cuBLASLt is column-major: to it a row-major matrix is its transpose, with the same leading dimension. So
 // c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T: b comes first, and transposition flags stay as they are.
@@ -11,9 +10,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
-#include <vector>
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/graph.h"
@@ -67,20 +64,16 @@ struct MatmulCache::Matmul {
   int chosen = 0;
   bool tuned = false;
 
-  // The candidates for these rows.
   Matmul(const Context& context, const MatmulShape& p) {
-    describe(p);
-    lay_out_rows(p, p.rows);
-    find(context, p);
-  }
-  // `first`: of the candidates for kRowsAsked rows, where rows must not depend on their number.
-  Matmul(const Context& context, const MatmulShape& p, int first) {
-    describe(p);
+    QDELTA_CUDA(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    set(operation, CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(operation, CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    layout(&a, p.in, p.inner, p.cols, p.b);
     if (p.rows_alone) {
       lay_out_rows(p, kRowsAsked);
       find(context, p);
-      lay_out_again(p);
-      chosen = first;
+      for (cublasLtMatrixLayout_t* each : {&b, &add, &c}) cublasLtMatrixLayoutDestroy(std::exchange(*each, nullptr));
+      lay_out_rows(p, p.rows);
       choose_one_that_can(context, p);
       // Others are not worth the trial: their lengths seldom come again.
       if (p.rows % kFewRows == 0 && p.rows <= kMostFewRows && !is_capturing(context)) choose_for_few_rows(context, p);
@@ -88,12 +81,6 @@ struct MatmulCache::Matmul {
       lay_out_rows(p, p.rows);
       find(context, p);
     }
-  }
-  void describe(const MatmulShape& p) {
-    QDELTA_CUDA(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    set(operation, CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(operation, CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-    layout(&a, p.in, p.inner, p.cols, p.b);
   }
   // What serves the rows asked for serves others too; this makes sure of it.
   void choose_one_that_can(const Context& context, const MatmulShape& p) {
@@ -113,36 +100,9 @@ struct MatmulCache::Matmul {
     found = std::min(found + 1, kCandidates);
     std::shift_right(candidates.begin(), candidates.begin() + found, 1);
     candidates[0] = for_many;
-    const std::vector<Fingerprint> results = fingerprints(context, p);
-    const auto same = results.empty() ? results.end() : std::find(results.begin() + 1, results.end(), results[0]);
-    chosen = same == results.end() ? 0 : static_cast<int>(same - results.begin());
-  }
-  [[nodiscard]] std::vector<Fingerprint> fingerprints(const Context& context, const MatmulShape& p) const {
-    return result_fingerprints(context, p, found, [&](int algorithm, const Trial& trial) {
+    chosen = first_with_same_bits(context, p, found, [&](int algorithm, const Trial& trial) {
       return run(context, algorithm, trial.a, trial.b, trial.add, trial.c) == CUBLAS_STATUS_SUCCESS;
     });
-  }
-  // The first of the candidates for many rows that has the bits of a candidate for few.
-  [[nodiscard]] static int first_with_bits_of_few(const Context& context, MatmulShape p) {
-    p.rows = kRowsAsked;
-    Matmul for_many(context, p, 0);
-    p.rows = kFewRows;
-    for_many.lay_out_again(p);
-    const std::vector<Fingerprint> of_many = for_many.fingerprints(context, p);
-    Matmul for_few(context, p);
-    const std::vector<Fingerprint> of_few = for_few.fingerprints(context, p);
-    for (std::size_t i = 0; i < of_many.size(); ++i) {
-      for (std::size_t j = 0; j < of_few.size(); ++j) {
-        const bool is_the_same =
-            std::memcmp(&for_many.candidates[i].algo, &for_few.candidates[j].algo, sizeof(cublasLtMatmulAlgo_t)) == 0;
-        if (of_many[i] && of_many[i] == of_few[j] && !is_the_same) return static_cast<int>(i);
-      }
-    }
-    return 0;
-  }
-  void lay_out_again(const MatmulShape& p) {
-    for (cublasLtMatrixLayout_t* each : {&b, &add, &c}) cublasLtMatrixLayoutDestroy(std::exchange(*each, nullptr));
-    lay_out_rows(p, p.rows);
   }
   void lay_out_rows(const MatmulShape& p, std::int64_t rows) {
     layout(&b, p.in, rows, p.inner, p.a);
@@ -197,24 +157,13 @@ struct MatmulCache::Matmul {
   }
 };
 
-int MatmulCache::choice_for_rows_alone(const Context& context, MatmulShape shape) {
-  shape.rows = 0;
-  const auto known = choices_for_rows_alone_.find(shape);
-  if (known != choices_for_rows_alone_.end()) return known->second;
-  require(!is_capturing(context), "a product of {} x {} is captured before it ever ran", shape.cols, shape.inner);
-  return choices_for_rows_alone_[shape] = Matmul::first_with_bits_of_few(context, shape);
-}
-
 MatmulCache::MatmulCache() = default;
 MatmulCache::~MatmulCache() = default;
 
 void MatmulCache::run(const Context& context, const MatmulShape& shape, const void* a, const void* b, const void* add,
                       void* c) {
   std::unique_ptr<Matmul>& matmul = matmuls_[shape];
-  if (matmul == nullptr) {
-    const int first = shape.rows_alone ? choice_for_rows_alone(context, shape) : 0;
-    matmul = std::make_unique<Matmul>(context, shape, first);
-  }
+  if (matmul == nullptr) matmul = std::make_unique<Matmul>(context, shape);
   const double flop =
       2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.cols) * static_cast<double>(shape.inner);
   if (ProductTuning::tunes() && !shape.rows_alone && !matmul->tuned && flop >= kLeastTunedFlop &&

@@ -43,11 +43,7 @@ class MatmulCache {
   struct Hash {
     std::size_t operator()(const MatmulShape& shape) const;
   };
-  // Which of the algorithms for many rows is taken where rows must not depend on their number.
-  [[nodiscard]] int choice_for_rows_alone(const Context& context, MatmulShape shape);
-
   std::unordered_map<MatmulShape, std::unique_ptr<Matmul>, Hash> matmuls_;
-  std::unordered_map<MatmulShape, int, Hash> choices_for_rows_alone_;
 };
 
 }  // namespace qdelta::cuda

@@ -170,19 +170,24 @@ int fastest_with_same_bits(const Context& context, int algorithms, std::size_t b
   return fastest;
 }
 
-std::vector<Fingerprint> result_fingerprints(const Context& context, const MatmulShape& shape, int algorithms,
-                                             const std::function<bool(int algorithm, const Trial& trial)>& run) {
+int first_with_same_bits(const Context& context, const MatmulShape& shape, int algorithms,
+                         const std::function<bool(int algorithm, const Trial& trial)>& run) {
   const TrialMemory memory = trial_memory(TrialParts(shape, nullptr).used);
-  if (memory == nullptr) return {};
+  if (memory == nullptr) return 0;
   const TrialParts parts(shape, memory.get());
   parts.fill(context, shape);
-  std::vector<Fingerprint> found(static_cast<std::size_t>(algorithms));
+  unsigned long long expected = 0;
   for (int algorithm = 0; algorithm < algorithms; ++algorithm) {
     QDELTA_CUDA(cudaMemsetAsync(parts.trial.c, 0, parts.result_bytes, context.stream()));
-    if (run(algorithm, parts.trial))
-      found[static_cast<std::size_t>(algorithm)] = fingerprint(context, parts.trial.c, parts.result_bytes, parts.sum);
+    if (!run(algorithm, parts.trial)) continue;
+    const unsigned long long found = fingerprint(context, parts.trial.c, parts.result_bytes, parts.sum);
+    if (algorithm == 0) {
+      expected = found;
+    } else if (found == expected) {
+      return algorithm;
+    }
   }
-  return found;
+  return 0;
 }
 
 }  // namespace qdelta::cuda

@@ -4,8 +4,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <optional>
-#include <vector>
 
 namespace qdelta::cuda {
 
@@ -20,14 +18,12 @@ inline constexpr double kLeastTunedFlop = 1.6e10;
 [[nodiscard]] int fastest_with_same_bits(const Context& context, int algorithms, std::size_t bytes,
                                          const std::function<bool(int algorithm, void* out)>& run);
 
-// Fingerprints of the results of all algorithms on the same random operands: equal where all bits are. Empty where
-// there is no memory to try; none for an algorithm that cannot run.
+// The first of the algorithms but 0 whose result on random operands has the bits of that of 0; 0 where none has, or
+// there is no memory to try.
 struct Trial {
   void *a, *b, *add, *c;
 };
-using Fingerprint = std::optional<unsigned long long>;
-[[nodiscard]] std::vector<Fingerprint> result_fingerprints(
-    const Context& context, const MatmulShape& shape, int algorithms,
-    const std::function<bool(int algorithm, const Trial& trial)>& run);
+[[nodiscard]] int first_with_same_bits(const Context& context, const MatmulShape& shape, int algorithms,
+                                       const std::function<bool(int algorithm, const Trial& trial)>& run);
 
 }  // namespace qdelta::cuda
