@@ -153,6 +153,7 @@ std::size_t recurrence_saved_bytes(const Device& device, Rule rule, std::int64_t
   (void)device;
   (void)rule;
   (void)chunks;
+  (void)V;
 #endif
   return 0;
 }
