@@ -58,6 +58,8 @@ TEST_P(Cached, AnswersHaveTheSameBits) {
   EXPECT_EQ(cached.metric("qdelta_cache_hits_total"), 11);
   EXPECT_EQ(cached.metric("qdelta_cache_lookups_total"), 14);
   EXPECT_EQ(plain.metric("qdelta_cache_snapshots"), 0);
+  EXPECT_EQ(cached.post("/v1/completions", body_of(shared))->get_header_value("Qdelta-Cached-Tokens"), "1408");
+  EXPECT_EQ(plain.post("/v1/completions", body_of(shared))->get_header_value("Qdelta-Cached-Tokens"), "0");
 }
 
 // The answer is read into the cache as soon as there is nothing else to do: the next prompt goes on behind it.

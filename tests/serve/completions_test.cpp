@@ -175,6 +175,34 @@ TEST(Gathering, PromptsAreReadTogether) {
   EXPECT_LE(serving.metric("qdelta_prompt_reads_total") - before, 4);
 }
 
+// While a long prompt is read streams go on, a step for each piece of it, and a short prompt that comes later is not
+// kept waiting for its end.
+TEST(PromptsInTurn, HoldUpNobody) {
+  serve::ServerOptions options;
+  options.engine.cache.memory = 0;
+  options.limits.max_tokens = 1'000'000;
+  options.limits.max_prompt = options.limits.max_request = 400'000;
+  options.max_memory = std::size_t{8} << 30U;
+  const Serving serving(options);
+  RawClient stream(serving.port());
+  stream.post("/v1/completions",
+              json{{"prompt", "a"}, {"max_tokens", 1'000'000}, {"ignore_eos", true}, {"stream", true}}.dump());
+  static_cast<void>(stream.read_until("data: "));
+  const double reads = serving.metric("qdelta_prompt_reads_total");
+  RawClient book(serving.port());
+  book.post("/v1/completions", json{{"prompt", std::string(300'000, 'a')}, {"max_tokens", 1}}.dump());
+  serving.wait_for("qdelta_running_sequences", 2);
+  const double begun = serving.metric("qdelta_prompt_reads_total");
+  const double steps = serving.metric("qdelta_decode_steps_total");
+  EXPECT_EQ(serving.text({{"prompt", "short"}, {"max_tokens", 3}, {"temperature", 0}}).size(), 3U);
+  const double meanwhile = serving.metric("qdelta_prompt_reads_total");
+  EXPECT_LT(meanwhile - reads, 500);  // pieces of 512 tokens at most: the book has 586
+  EXPECT_EQ(serving.metric("qdelta_running_sequences"), 2);
+  EXPECT_GE(serving.metric("qdelta_decode_steps_total") - steps, meanwhile - begun - 2);
+  EXPECT_TRUE(book.read_answer().starts_with("HTTP/1.1 200"));
+  EXPECT_GE(serving.metric("qdelta_prompt_reads_total") - reads, 300'000 / 512);
+}
+
 TEST_F(Completions, PromptsOfOneRequestDecodeAsOneBatch) {
   std::vector<json> alone;
   for (const std::string& prompt : kPrompts) alone.push_back(serving_.complete(request_of(prompt, 5))["choices"][0]);

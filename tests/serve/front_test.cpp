@@ -229,7 +229,15 @@ TEST(Front, BodiesOfAllClientsTogetherAreBounded) {
     sending.push_back(std::make_unique<RawClient>(serving.port()));
     sending.back()->send(kPost + "Content-Length: 1000\r\n\r\n{");
   }
-  EXPECT_TRUE(sending.back()->read_all().starts_with("HTTP/1.1 503"));
+  // The one that was heard last is refused, whichever it is.
+  int refused = 0;
+  for (int i = 0; i < 30 && refused == 0; ++i) {
+    for (const auto& client : sending) {
+      client->set_patience(1);
+      if (client->read_all().starts_with("HTTP/1.1 503")) ++refused;
+    }
+  }
+  EXPECT_EQ(refused, 1);
   EXPECT_TRUE(serving.healthy());
   sending.clear();
   // When they have gone there is room again.
