@@ -138,6 +138,22 @@ inline TokenBatch batch_of(std::int64_t vocabulary, const std::vector<std::int64
   return batch;
 }
 
+// The gradients with each sequence in a batch of its own, which no part has anything to do with.
+inline std::vector<double> gradients_one_by_one(const LanguageModel& model, const TokenBatch& whole) {
+  std::vector<double> sum(static_cast<std::size_t>(model.layout().size));
+  for (std::size_t n = 0; n + 1 < whole.offsets.size(); ++n) {
+    const std::int64_t begin = whole.offsets[n];
+    const std::int64_t end = whole.offsets[n + 1];
+    BatchPart alone;
+    alone.batch.ids.assign(whole.ids.begin() + begin, whole.ids.begin() + end);
+    alone.batch.targets.assign(whole.targets.begin() + begin, whole.targets.begin() + end);
+    alone.batch.offsets = {0, end - begin};
+    const Computed one = run_part(model, whole, alone, nullptr, Recompute::none, {.threads = 1});
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += one.gradients[i];
+  }
+  return sum;
+}
+
 inline std::vector<double> doubles(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
 inline void expect_alike(const Computed& parts, const Computed& whole, double losses = 1e-5, double gradients = 3e-5) {

@@ -17,15 +17,17 @@ TEST_P(SequenceParts, AreTheWholeBatch) {
     if (doubled && GetParam().find("mamba") != std::string::npos) continue;
     config.allow_neg_eigval = doubled;
     LanguageModel model(config);
-    // Values for which a gradient hangs on no single token: with others (seed 7) the rounding of a batch of another
-    // shape alone moves it by 3e-5.
     initialise(model.layout(), 1, model.parameters());
     for (const auto& [lengths, cuts] : cases) {
       const TokenBatch batch = batch_of(config.vocab_size, lengths);
       const Computed whole = run_in_parts(model, batch, 1, Recompute::none);
+      // A gradient may hang on a single token so much that the rounding of a batch of another shape moves it by as much
+      // as the bound, on some processors. So that is measured, on the same sequences without any parts.
+      const double rounding = relative_error(gradients_one_by_one(model, batch), whole.gradients);
+      EXPECT_LE(rounding, 1e-4);
       for (const int parts : cuts) {
         SCOPED_TRACE(fmt::format("{} tokens in {} sequences, {} parts", batch.ids.size(), lengths.size(), parts));
-        expect_alike(run_in_parts(model, batch, parts, Recompute::none), whole);
+        expect_alike(run_in_parts(model, batch, parts, Recompute::none), whole, 1e-5, std::max(3e-5, 2 * rounding));
       }
     }
   }
