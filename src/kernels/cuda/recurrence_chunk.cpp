@@ -290,6 +290,8 @@ struct ChunkLaunch {
   // The forward scan without outputs.
   [[nodiscard]] ForwardScanArgs forward_scan(const RecurrenceInputs& in) const {
     auto args = scan_args<ForwardScanArgs>(in);
+    args.mixes = traits.reads_lambda;
+    args.v = token_tensor(in.v);
     args.initial_states = state_tensor(in.h0);
     return args;
   }
@@ -347,10 +349,8 @@ struct ChunkLaunch {
     args.chunks = chunks;
     args.segments = segments;
     args.erases = traits.erases;
-    args.mixes = traits.reads_lambda;
     args.q = token_tensor(in.q);
     args.k = token_tensor(in.k);
-    args.v = token_tensor(in.v);
     args.prepared = prepared;
     return args;
   }

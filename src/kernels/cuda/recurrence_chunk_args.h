@@ -157,8 +157,8 @@ struct BackwardScanArgs {
   Dims dims;
   Chunks chunks;
   Segments segments;
-  bool erases, mixes;
-  TokensIn q, k, v, d_o;
+  bool erases;
+  TokensIn q, k, d_o;
   PreparedChunks prepared;
   StatesIn d_final_states;     // of the segments; optional
   StatesOut d_initial_states;  // of the sequences; optional
