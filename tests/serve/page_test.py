@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """The page at / in a browser without a window (Debian's chromium): it generates, streams and shows what the API gives,
-and keeps, forks and deletes states.
+keeps, forks and deletes states, and chats.
 
     page_test.py QDELTA [SCREENSHOT.png]
 """
 
+import base64
 import html
 import http.client
 import json
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -20,16 +22,77 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from soak import make_model, start  # noqa: E402  (beside the other scripts)
 
 
-def browse(folder, url, *extra):
-    command = [shutil.which("chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-               f"--user-data-dir={folder}/profile", "--window-size=1000,700", "--virtual-time-budget=20000", *extra, url]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+class Browser:
+    """Chromium without a window, spoken to over a pair of pipes (its debugging protocol: JSON with a zero behind it).
+    In real time: with a virtual clock (--dump-dom) it may be at its end before the server has answered."""
+
+    def __init__(self, folder):
+        commands, self.commands = os.pipe()
+        self.replies, replies = os.pipe()
+
+        def as_three_and_four():
+            spare = os.dup(replies)  # 3 may be one of these
+            os.dup2(commands, 3)
+            os.dup2(spare, 4)
+
+        command = [shutil.which("chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                   f"--user-data-dir={folder}/profile", "--window-size=1000,700", "--remote-debugging-pipe"]
+        self.process = subprocess.Popen(command, preexec_fn=as_three_and_four, close_fds=False,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(commands)
+        os.close(replies)
+        self.rest, self.count, self.session = b"", 0, {}
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = {"sessionId": self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
+        self.call("Page.enable")
+
+    def next_message(self):
+        while b"\0" not in self.rest:
+            ready, _, _ = select.select([self.replies], [], [], 120)
+            more = os.read(self.replies, 1 << 16) if ready else b""
+            assert more, "chromium does not answer"
+            self.rest += more
+        message, self.rest = self.rest.split(b"\0", 1)
+        return json.loads(message)
+
+    def call(self, method, **parameters):
+        self.count += 1
+        message = {"id": self.count, "method": method, "params": parameters, **self.session}
+        os.write(self.commands, json.dumps(message).encode() + b"\0")
+        while True:
+            message = self.next_message()
+            if message.get("id") == self.count:
+                assert "error" not in message, message
+                return message["result"]
+
+    def go(self, url):
+        self.call("Page.navigate", url=url)
+        while self.next_message().get("method") != "Page.loadEventFired":
+            pass
+
+    def evaluate(self, script):
+        result = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    def page(self):
+        return self.evaluate("document.documentElement.outerHTML")
+
+    def screenshot(self, path):
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+
+    def close(self):
+        os.close(self.commands)
+        os.close(self.replies)
+        self.process.terminate()
+        self.process.wait(60)
 
 
+UNTIL = """const until = async done => { while (!done()) await new Promise(resolve => setTimeout(resolve, 20)); };"""
 # Somebody at the page: a state is kept at the end of an answer, forked, gone on from, and the first one deleted.
-CLICKS = """<script>
+CLICKS = UNTIL + """
 (async () => {
-  const until = async done => { while (!done()) await new Promise(resolve => setTimeout(resolve, 20)); };
   const click = async (button, key) => {
     delete document.body.dataset[key];
     $(button).click();
@@ -48,9 +111,23 @@ CLICKS = """<script>
   await click("forget", "states");
   $("save_state").value = "no/name";
   await click("keep", "states");
-  document.body.dataset.clicked = forked;
-})();
-</script>"""
+  return forked;
+})()"""
+# A chat of two turns, and what is seen with the mouse over a token.
+CHAT = UNTIL + """
+(async () => {
+  $("mode").value = "chat";
+  $("mode").onchange();
+  for (const text of ["Hello", "And then?"]) {
+    $("prompt").value = text;
+    delete document.body.dataset.state;
+    $("go").click();
+    await until(() => document.body.dataset.state === "done");
+  }
+  document.querySelector(".token").dispatchEvent(new MouseEvent("mouseover", {bubbles: true}));
+  return [document.querySelectorAll(".user").length, messages.map(m => m.role).join(), $("tip").textContent,
+          document.querySelectorAll(".error").length];
+})()"""
 
 
 def ask(port, method, path, body=None):
@@ -67,14 +144,11 @@ def text_of(page):
     return clean.sub("", html.unescape(re.sub(r"<[^>]*>", "", out))), out, clean
 
 
-def check_states(folder, port):
-    """The page of the server with somebody's clicks added, as a file: its requests go to the server all the same."""
-    page = ask(port, "GET", "/").decode().replace('<meta charset="utf-8">', f'<base href="http://127.0.0.1:{port}/">', 1)
-    path = os.path.join(folder, "clicks.html")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("<!doctype html><meta charset=utf-8>" + page.replace("</html>", CLICKS + "</html>"))
-    seen = browse(folder, "file://" + path, "--dump-dom")
-    assert 'data-clicked="second"' in seen, seen[-3000:]
+def check_states(browser, port):
+    browser.go(f"http://127.0.0.1:{port}/")
+    forked = browser.evaluate(CLICKS)
+    seen = browser.page()
+    assert forked == "second", seen[-3000:]
     assert "the name of a state" in seen
     states = json.loads(ask(port, "GET", "/v1/states"))["data"]
     assert [state["name"] for state in states] == ["second"], states
@@ -85,29 +159,42 @@ def check_states(folder, port):
     assert shown == clean.sub("", whole), (shown, whole)
 
 
+def check_chat(browser, port):
+    browser.go(f"http://127.0.0.1:{port}/?tokens=8&seed=3")
+    users, roles, tip, errors = browser.evaluate(CHAT)
+    assert (users, roles, errors) == (2, "user,assistant,user,assistant", 0), (users, roles, errors)
+    assert tip.count(" %") >= 5, tip  # the token and its alternatives
+
+
 def main():
     if not shutil.which("chromium"):
-        print("skipped: there is no chromium")
+        print("skipped: there is no chromium (Debian: apt install chromium)")
         return SKIPPED
     qdelta = sys.argv[1]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        server, port = start(qdelta, make_model(qdelta, folder),
-                             ["--threads", "1", "--states", f"{folder}/states", "--cors", "*"])
+        model = make_model(qdelta, folder)
+        with open(os.path.join(model, "chat_template.jinja"), "w", encoding="utf-8") as file:
+            file.write("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]")
+        server, port = start(qdelta, model, ["--threads", "1", "--states", f"{folder}/states"])
+        browser = Browser(folder)
         try:
             answer = ask(port, "POST", "/v1/completions",
                          {"prompt": "The quick", "max_tokens": 24, "temperature": 0.8, "seed": 3})
             expected = "The quick" + json.loads(answer)["choices"][0]["text"]
             url = f"http://127.0.0.1:{port}/?prompt=The%20quick&tokens=24&seed=3&run=1"
-            page = browse(folder, url, "--dump-dom")
-            assert 'data-state="done"' in page, page[-3000:]
+            browser.go(url)
+            browser.evaluate(UNTIL + 'until(() => document.body.dataset.state === "done")')
+            page = browser.page()
             text, out, clean = text_of(page)
             assert text == clean.sub("", expected), (text, expected)
             assert out.count('class="token"') >= 12 and "data-tip=" in out and "background" in out, out
             assert "tokens/s" in page and "error" not in out
-            check_states(folder, port)
             if len(sys.argv) > 2:
-                browse(folder, url, f"--screenshot={sys.argv[2]}")
+                browser.screenshot(sys.argv[2])
+            check_states(browser, port)
+            check_chat(browser, port)
         finally:
+            browser.close()
             server.terminate()
             server.wait(60)
     print("the page shows what the API gives")
