@@ -83,9 +83,11 @@ HWY_EXPORT(FewRows);
 void linear_few_rows(const Device& device, const LinearForward& args) {
   const std::int64_t width = args.w.extent(0);
   const int threads = thread_count(device.threads);
-  // One even share for each thread, as long as that is worth waking it.
+  // Some even parts for each thread, as long as they are worth it: a thread whose core somebody else takes holds up one
+  // of them, not all that it would have done.
   constexpr std::int64_t kLeastWork = 1 << 15;
-  const std::int64_t parts = std::clamp<std::int64_t>(width * args.x.extent(1) / kLeastWork, 1, threads);
+  constexpr std::int64_t kParts = 4;
+  const std::int64_t parts = std::clamp<std::int64_t>(width * args.x.extent(1) / kLeastWork, 1, kParts * threads);
   const std::int64_t share = round_up(ceil_div(width, parts), 4);
   const auto run = HWY_DYNAMIC_DISPATCH(FewRows);
   parallel_for_static(parts, threads, [&](std::int64_t part, int /*worker*/) {
