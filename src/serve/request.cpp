@@ -90,6 +90,12 @@ class Fields {
     }
     refuse(name, "{} is not supported: leave it out", name);
   }
+  // No field with such a name.
+  void none_like(std::string_view beginning) const {
+    for (const auto& [name, value] : all_.items()) {
+      if (name.starts_with(beginning) && !value.is_null()) refuse(name, "{} is not supported: leave it out", name);
+    }
+  }
 
  private:
   json all_;
@@ -235,28 +241,23 @@ void refuse_unsupported(const Fields& fields, std::int64_t n) {
   fields.only("truncate_prompt_tokens", {-1});
   fields.only("mirostat", {0});
   fields.only("typical_p", {1});
-  fields.only("prompt_logprobs", {});
-  for (const char* name : {"grammar",
-                           "guided_json",
-                           "guided_regex",
-                           "guided_choice",
-                           "guided_grammar",
-                           "guided_decoding_backend",
-                           "guided_whitespace_pattern",
-                           "structured_outputs",
-                           "json_schema",
-                           "allowed_token_ids",
-                           "lora",
-                           "lora_request",
-                           "mirostat_tau",
-                           "mirostat_eta",
-                           "tools",
-                           "tool_choice",
-                           "functions",
-                           "function_call",
-                           "prompt_embeds",
-                           "logits_processors",
-                           "images"}) {
+  fields.only("repeat_penalty", {1});
+  fields.only("tfs_z", {1});
+  fields.only("top_n_sigma", {-1});
+  for (const char* name : {"top_a", "no_repeat_ngram_size", "dry_multiplier", "xtc_probability", "dynatemp_range",
+                           "epsilon_cutoff", "eta_cutoff", "penalty_alpha"}) {
+    fields.only(name, {0});
+  }
+  fields.only("include_stop_str_in_output", {false});
+  fields.only("skip_special_tokens", {true});
+  fields.none_like("guided_");
+  // An empty schema is any JSON, which is not any text.
+  for (const char* name : {"prompt_logprobs", "json_schema", "regex", "ebnf", "n_predict", "samplers"}) {
+    fields.only(name, {});
+  }
+  for (const char* name :
+       {"grammar", "structured_outputs", "allowed_token_ids", "lora", "lora_request", "mirostat_tau", "mirostat_eta",
+        "tools", "tool_choice", "functions", "function_call", "prompt_embeds", "logits_processors", "images"}) {
     fields.only(name, {json::array(), json::object()});
   }
   fields.only("bad_words", {json::array(), ""});
