@@ -26,6 +26,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr int kPatience = 20;  // ms without news before the clock is looked at
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // One connection and the answer that comes on it.
@@ -135,7 +137,8 @@ class Driver {
           client->send(body, Clock::now());
         }
       }
-      const int ready = ::epoll_wait(poll_, events.data(), static_cast<int>(events.size()), 1);
+      const int ready =
+          ::epoll_wait(poll_, events.data(), static_cast<int>(events.size()), load_.rate > 0 ? 1 : kPatience);
       for (int i = 0; i < ready; ++i) {
         static_cast<Client*>(events[static_cast<std::size_t>(i)].data.ptr)->read(result_, part);
       }
