@@ -4,7 +4,8 @@ add_library(qdelta SHARED ${QDELTA_CAPI_SOURCES})
 add_library(qdelta::qdelta ALIAS qdelta)
 target_compile_definitions(qdelta PRIVATE QDELTA_VERSION="${PROJECT_VERSION}")
 target_link_libraries(qdelta PRIVATE qdelta_engine qdelta_warnings)
-target_link_options(qdelta PRIVATE LINKER:--exclude-libs,ALL LINKER:--as-needed)
+# Its threads (core/threads.h) live as long as the process: whoever unloads it takes nothing from under them.
+target_link_options(qdelta PRIVATE LINKER:--exclude-libs,ALL LINKER:--as-needed LINKER:-z,nodelete)
 if(NOT QDELTA_SANITIZE)  # a sanitizer's own symbols come with the program
   target_link_options(qdelta PRIVATE LINKER:-z,defs)
 endif()

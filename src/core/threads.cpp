@@ -23,11 +23,14 @@ constexpr int kMostShares = 64;
 constexpr int kMostHelpers = 1023;
 constexpr int kNotices = 16;  // loops at a time; others are run by their callers alone
 
+using Clock = std::chrono::steady_clock;
+
 // How long a thread without work waits awake for more: a step of a model is some hundred loops, with little between
 // them, and to wake a thread takes as long as many of them.
 constexpr std::chrono::microseconds kAwake{1000};
-// A thread that waits awake is in the way of others, and what it waits for may be one of them: it soon lets them by.
-constexpr int kEager = 200, kBetweenYields = 20;
+// A thread that waits awake is in the way of others, and what it waits for may be one of them: after this time, longer
+// than most loops, it lets them by. Not before: who has the core then may keep it for milliseconds.
+constexpr std::chrono::microseconds kEager{100};
 
 void pause() {
 #if defined(__x86_64__)
@@ -37,12 +40,17 @@ void pause() {
 #endif
 }
 
-// Waits awake for some moments; `moment` counts them.
-void wait_a_moment(int& moment) {
-  if (++moment < kEager || moment % kBetweenYields != 0) {
-    pause();
-  } else {
-    sched_yield();
+// Waits awake until something is so, at most for `patience`; false where it is not.
+template <class Condition>
+bool wait_awake(const Condition& condition, std::chrono::microseconds patience) {
+  constexpr int kMoments = 32;  // to ask for the time takes as long as some of them
+  for (const auto start = Clock::now();;) {
+    for (int moment = 0; moment < kMoments; ++moment, pause()) {
+      if (condition()) return true;
+    }
+    const auto waited = Clock::now() - start;
+    if (waited >= patience) return condition();
+    if (waited >= kEager) sched_yield();
   }
 }
 
@@ -95,7 +103,8 @@ class alignas(kLine) Notice {
   void close() { gate_.fetch_and(~kOpen, std::memory_order_relaxed); }
   void wait_and_give_back() {
     close();
-    for (int moment = 0; (gate_.load(std::memory_order_acquire) & kInside) != 0;) wait_a_moment(moment);
+    const auto empty = [this] { return (gate_.load(std::memory_order_acquire) & kInside) == 0; };
+    while (!empty() && !wait_awake(empty, std::chrono::seconds(1))) continue;
     taken_.store(false, std::memory_order_release);
   }
   // A helper does what there is to do. Helpers have numbers, and a loop with `helpers` takes those below that.
@@ -188,17 +197,7 @@ class Pool {
   }
 
   void wait_for_news(std::uint32_t seen, int helper) {
-    using Clock = std::chrono::steady_clock;
-    const auto news = [&] { return posted_.load(std::memory_order_acquire) != seen; };
-    int moment = 0;
-    for (; moment < kEager; wait_a_moment(moment)) {
-      if (news()) return;
-    }
-    for (const auto until = Clock::now() + kAwake; Clock::now() < until;) {
-      for (int i = 0; i < kBetweenYields; ++i, wait_a_moment(moment)) {
-        if (news()) return;
-      }
-    }
+    if (wait_awake([&] { return posted_.load(std::memory_order_acquire) != seen; }, kAwake)) return;
     sleeping_.fetch_add(1, std::memory_order_seq_cst);
     syscall(SYS_futex, &posted_, FUTEX_WAIT_BITSET_PRIVATE, seen, nullptr, nullptr, bit_of(helper));
     sleeping_.fetch_sub(1, std::memory_order_seq_cst);
