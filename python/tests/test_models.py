@@ -253,6 +253,10 @@ def test_configuration(tmp_path):
         QDeltaConfig(**SMALL, layer_types=["q_delta"])
     with pytest.raises(ValueError, match="nonsense"):
         make(rule="nonsense")
+    for other in ({"attn": {"layers": [1], "num_heads": 2}}, {"hidden_act": "gelu"}, {"conv_bias": True}):  # of FLA's models
+        for kind in (QDeltaConfig, GatedDeltaNetConfig):
+            with pytest.raises(ValueError, match=f"^{next(iter(other))} is "):
+                kind(**SMALL, **other)
     with pytest.raises(ValueError, match="multiple"):
         make(rule="delta", num_v_heads=3)
 
