@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import subprocess
 
@@ -253,6 +254,10 @@ def test_configuration(tmp_path):
         QDeltaConfig(**SMALL, layer_types=["q_delta"])
     with pytest.raises(ValueError, match="nonsense"):
         make(rule="nonsense")
+    for other in ({"attn": {"layers": [1], "num_heads": 2}}, {"hidden_act": "gelu"}, {"conv_bias": True}):  # of FLA's models
+        for kind in (QDeltaConfig, GatedDeltaNetConfig):
+            with pytest.raises(ValueError, match=f"^{next(iter(other))} is "):
+                kind(**SMALL, **other)
     with pytest.raises(ValueError, match="multiple"):
         make(rule="delta", num_v_heads=3)
 
@@ -267,6 +272,33 @@ def test_tokenizers_of_the_engine(golden, tmp_path):
         native, ours = qdelta.LanguageModel.load(folder), AutoTokenizer.from_pretrained(folder)
         for text in texts:
             assert ours(text, add_special_tokens=False).input_ids == native.encode(text, add_special_tokens=False), name
+
+
+@pytest.mark.parametrize("name", ["bpe", "bpe_unknown", "bpe_user", "unigram"])
+def test_sentencepiece_in_autotokenizer(name, golden, tmp_path):
+    """Ids and texts of the engine, and again from what save_pretrained writes."""
+    pytest.importorskip("sentencepiece")
+    folder, again = tmp_path / "model", tmp_path / "again"
+    for place in (folder, again):
+        shutil.copytree(golden / "model" / "qdelta_tiny", place)
+    shutil.copy(golden.parent / "data" / "fixtures" / f"{name}.model", folder / "tokenizer.model")
+    native, ours = qdelta.LanguageModel.load(folder), AutoTokenizer.from_pretrained(folder)
+    ours.save_pretrained(again)
+    texts = ("Hello", "", "  two  spaces ", "na\u00efve caf\u00e9 \U0001f30d\n\u6f22\u5b57", "<s>x</s><unk>")
+    for tokenizer in (ours, AutoTokenizer.from_pretrained(again), pickle.loads(pickle.dumps(ours))):
+        assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == tuple(map(native.special_token, ("bos", "eos")))
+        for text in texts:
+            ids = native.encode(text)
+            assert tokenizer(text).input_ids == ids, text
+            assert tokenizer(text, add_special_tokens=False).input_ids == native.encode(text, add_special_tokens=False), text
+            assert tokenizer.decode(ids, skip_special_tokens=True) == native.decode(ids), text
+    assert qdelta.LanguageModel.load(again).encode(texts[3]) == native.encode(texts[3])
+    assert ours.decode(native.encode("Hello")).startswith("<s>")
+    mask = ours(texts[0], return_special_tokens_mask=True).special_tokens_mask
+    assert mask == [1] + [0] * (len(mask) - 1)
+    ours.add_tokens(["<new>"])
+    added = ours("Hello<new>").input_ids
+    assert added[-1] == ours.vocab_size and added[:-1] == native.encode("Hello")
 
 
 def test_bytes_in_autotokenizer(golden, binary, tmp_path):

@@ -93,6 +93,16 @@ def test_offsets(device):
         call(inputs, cu_seqlens=torch.tensor([[0, 100]], device=device))
     with pytest.raises(ValueError, match="batch 2"):
         call(make_inputs(device), cu_seqlens=torch.tensor([0, 100], device=device))
+    for needs_gradient in (False, True):
+        inputs["q"].requires_grad_(needs_gradient)
+        with pytest.raises(ValueError, match="^cu_seqlens is on meta"):
+            call(inputs, cu_seqlens=torch.tensor([0, 100], device="meta"))
+    offsets = torch.tensor([0, 100], device=device)
+    for other in ("text", [0, 100], torch.tensor([0, 50, 100]), torch.tensor([0, 100], device="meta"), torch.tensor([[0, 100]])):
+        with pytest.raises((ValueError, TypeError), match="^cu_seqlens_cpu "):
+            call(inputs, cu_seqlens=offsets, cu_seqlens_cpu=other)
+    with pytest.raises(ValueError, match="^cu_seqlens_cpu "):  # or the sequences would be one
+        call(inputs, cu_seqlens_cpu=torch.tensor([0, 50, 100]))
 
 
 def test_heads_and_widths():
@@ -113,10 +123,17 @@ def test_options():
         call(inputs, scale=0)
     with pytest.raises(ValueError, match="scale"):
         call(inputs, scale=float("inf"))
+    for other in ("text", [0.5], torch.ones(2)):
+        with pytest.raises(TypeError, match="^scale is "):
+            call(inputs, scale=other)
     with pytest.raises(ValueError, match="rule"):
         ops.recurrence("nonsense", inputs["q"], inputs["k"], inputs["v"])
-    with pytest.raises(ValueError, match="beta"):
-        ops.recurrence("delta", inputs["q"], inputs["k"], inputs["v"])
+    for name in ("beta", "lamb"):
+        with pytest.raises(ValueError, match=f"^{name} is missing"):
+            call({**inputs, name: None})
+    for rule in ("mamba2", "longhorn", "delta", "gated_delta"):
+        with pytest.raises(ValueError, match="^beta is missing"):
+            ops.recurrence(rule, inputs["q"], inputs["k"], inputs["v"])
     with pytest.raises(TypeError, match="q is list"):
         ops.chunk_delta_rule([1.0], inputs["k"], inputs["v"], inputs["beta"])
     with pytest.raises(NotImplementedError, match="gk"):

@@ -177,6 +177,56 @@ def test_tensors_that_a_transform_has_left_behind(requires_grad):
     assert relative(got, wanted) < 1e-5
 
 
+@devices
+@pytest.mark.parametrize("known", [False, True])
+def test_tensors_whose_values_are_not_in_memory(known, device):
+    """The negative of what memory holds, as PyTorch keeps the imaginary part of a conjugate; zeros without memory."""
+    inputs = {name: x.requires_grad_() for name, x in (learned(device) if known else make_inputs(device)).items()}
+    names = ("q", "k", "v", "g", "beta", "lamb", "initial_state")
+
+    def call(given):
+        return ops.recurrence("q_delta", *[given[n] for n in names[:6]], None, given["initial_state"], True, True)
+
+    def negative(x):
+        other = torch.complex(torch.zeros_like(x), -x.detach()).conj().imag
+        assert other.is_neg()
+        return other
+
+    o, ht = call(inputs)
+    do, dht = torch.randn_like(o), torch.randn_like(ht)
+    wanted = torch.autograd.grad((o, ht), [inputs[n] for n in names], (do, dht))
+    for name in names:
+        others = {**inputs, name: negative(inputs[name])}
+        for got, right in zip(call(others), (o, ht), strict=True):
+            assert relative(got, right) < 1e-5, name
+    o, ht = call(inputs)
+    got = torch.autograd.grad((o, ht), [inputs[n] for n in names], (negative(do), negative(dht)))
+    assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+    zeros = torch._efficientzerotensor(o.shape, device=device)
+    gradients = [torch.autograd.grad(call(inputs)[0], inputs["q"], d)[0] for d in (zeros, torch.zeros_like(o))]
+    assert torch.equal(*gradients)
+    for name in ("v", "g", "initial_state"):
+        zeros = torch._efficientzerotensor(inputs[name].shape, device=device)
+        with torch.no_grad():
+            got, right = (call({**inputs, name: x})[0] for x in (zeros, torch.zeros_like(inputs[name])))
+        assert torch.equal(got, right), name
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_forward_mode_derivatives_are_refused(known):
+    from torch.autograd import forward_ad
+
+    inputs = learned() if known else make_inputs()
+    for name in NAMES:
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(inputs[name], torch.ones_like(inputs[name]))
+            with pytest.raises(NotImplementedError, match=f"^{name} has a tangent"):
+                q_delta({**inputs, name: dual})
+            assert torch.equal(q_delta(inputs), q_delta(inputs))  # without a tangent it is a call like others
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.func.jvp(lambda q: q_delta({**inputs, "q": q}), (inputs["q"],), (inputs["q"],))
+
+
 def test_second_derivatives_are_refused():
     inputs = make_inputs()
     q = inputs["q"].requires_grad_()

@@ -5,7 +5,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from .cache import RecurrentCache
 from .configuration import GatedDeltaNetConfig, QDeltaConfig
 from .modeling import GatedDeltaNetForCausalLM, QDeltaForCausalLM
-from .tokenization import FolderTokenizer
+from .tokenization import FolderTokenizer, SentencePieceTokenizer
 
 
 def _register() -> None:
@@ -15,7 +15,9 @@ def _register() -> None:
         except ValueError:  # another package has taken the type, as flash-linear-attention does
             continue
         AutoModelForCausalLM.register(config, model)
-        AutoTokenizer.register(config, fast_tokenizer_class=FolderTokenizer, exist_ok=True)
+        AutoTokenizer.register(
+            config, slow_tokenizer_class=SentencePieceTokenizer, fast_tokenizer_class=FolderTokenizer, exist_ok=True
+        )
 
 
 _register()
@@ -27,4 +29,5 @@ __all__ = [
     "QDeltaConfig",
     "QDeltaForCausalLM",
     "RecurrentCache",
+    "SentencePieceTokenizer",
 ]

@@ -10,6 +10,11 @@ from ..layers.model import ModelConfig
 
 _KEYS = {field.name: field.default for field in fields(ModelConfig)}
 _COMMON = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
+# Options of FLA's models, and the values with which they are the models here: the engine refuses others too.
+_FIXED = {
+    "hidden_act": ("swish", "silu"), "attn": (None,), "attnres_block_size": (None,), "conv_bias": (False,), "use_beta": (True,),
+    "use_output_norm": (True,), "qk_norm": ("l2",), "qk_activation": ("silu",),
+}  # fmt: skip
 
 
 class QDeltaConfig(PretrainedConfig):
@@ -21,6 +26,9 @@ class QDeltaConfig(PretrainedConfig):
     keys_to_ignore_at_inference = ["past_key_values"]
 
     def __init__(self, **kwargs):
+        for key, allowed in _FIXED.items():
+            if kwargs.get(key, allowed[0]) not in allowed:
+                raise ValueError(f"{key} is {kwargs[key]!r}, which these models do not have; only {' or '.join(map(repr, allowed))}")
         # transformers has names of its own for layer_types, and refuses others: here they are `mixers`, in files not.
         mixers = kwargs.pop("layer_types", None) or kwargs.pop("mixers", None)
         if mixers and kwargs.get("rule"):

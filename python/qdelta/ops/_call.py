@@ -226,8 +226,12 @@ def host_offsets(cu_seqlens: Tensor | None) -> Tensor | None:
     """cu_seqlens in the memory of the CPU. The last one that came from a GPU is kept: layers share it, and to fetch it makes
     the CPU wait."""
     global _fetched
-    if cu_seqlens is None or not cu_seqlens.is_cuda:
-        return cu_seqlens if cu_seqlens is None else cu_seqlens.contiguous()
+    if cu_seqlens is None:
+        return None
+    if cu_seqlens.is_cpu:
+        return cu_seqlens.contiguous()
+    if not cu_seqlens.is_cuda:
+        raise ValueError(f"cu_seqlens is on {cu_seqlens.device}, expected it on the CPU or with the other tensors")
     of, version, host = _fetched
     if of is None or of() is not cu_seqlens or version != cu_seqlens._version:
         host = cu_seqlens.cpu().contiguous()

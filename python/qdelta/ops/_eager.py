@@ -7,6 +7,7 @@ memory here.
 from __future__ import annotations
 
 import torch
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from . import _call
@@ -21,7 +22,7 @@ _is_function_mode_enabled = torch._C._is_torch_function_mode_enabled
 
 def is_plain(tensors: tuple, cu_seqlens: Tensor | None) -> bool:
     """Whether nothing has to see the call but autograd: no tracing, no subclass of tensors, no mode, no transform, not even
-    a tensor that a transform has left behind. Whatever is no dense tensor is not plain either."""
+    a tensor that a transform has left behind. Whatever is no dense tensor, or has its values elsewhere, is not plain either."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or _is_function_mode_enabled():
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -33,9 +34,18 @@ def is_plain(tensors: tuple, cu_seqlens: Tensor | None) -> bool:
             continue
         if (type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter) or _is_wrapped(tensor):
             return False
-        if not is_dense(tensor):
+        if not is_dense(tensor) or not _is_in_memory(tensor):
             return False
     return cu_seqlens is None or (type(cu_seqlens) is Tensor and is_dense(cu_seqlens))
+
+
+def _is_in_memory(tensor: Tensor) -> bool:
+    """PyTorch keeps some tensors as the negative of what memory holds, as the imaginary part of a conjugate, and zeros without any."""
+    return not tensor.is_neg() and not tensor._is_zerotensor()
+
+
+def _in_memory(tensor: Tensor | None) -> Tensor | None:
+    return tensor if tensor is None or _is_in_memory(tensor) else tensor.clone()
 
 
 def _needs_gradient(q, k, v, g, beta, lamb, initial_state) -> bool:
@@ -92,8 +102,17 @@ _last_recorded, _last_plain = (
 )
 
 
+def _refuse_tangents(tensors: tuple) -> None:
+    """PyTorch would drop them without a word."""
+    for name, tensor in zip(("q", "k", "v", "g", "beta", "lamb", "initial_state"), tensors, strict=True):
+        if isinstance(tensor, Tensor) and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(f"{name} has a tangent: qdelta has no forward-mode derivatives, only a backward")
+
+
 def like_the_last(rule: str, q, k, v, g, beta, lamb, initial_state, cu_seqlens) -> Last | None:
     """The last call of this rule, if it had inputs like these. Not for torch.compile to trace."""
+    if forward_ad._current_level >= 0:
+        _refuse_tangents((q, k, v, g, beta, lamb, initial_state))
     try:
         last = (_last_recorded if _is_grad_enabled() else _last_plain)[rule]
     except (KeyError, TypeError):
@@ -197,8 +216,7 @@ def _gradients(ctx, do: Tensor | None, dht: Tensor | None = None) -> tuple:
     given = (q, k, v, g, beta, lamb, initial_state)
     # They may come back otherwise than they went: a hook may have kept them in another place.
     geometry = _call.geometry_of(*given, cu_seqlens, check_arguments)
-    if do is None:
-        do = torch.zeros_like(v)
+    do, dht = torch.zeros_like(v) if do is None else _in_memory(do), _in_memory(dht)
     if geometry.is_cuda:
         do, dht = _call.rows_contiguous(do), _call.rows_contiguous(dht)
     contiguous = torch.contiguous_format

@@ -63,11 +63,14 @@ def recurrence(
         check_kind("initial_state", initial_state)
         initial_state = initial_state.transpose(-1, -2)
     if scale is not None:
+        try:
+            scale = float(scale)
+        except (TypeError, ValueError):
+            raise TypeError(f"scale is {scale!r}, expected a number") from None
         if scale == 0:
             raise ValueError("scale is 0: all outputs would be zero")
-        scale = float(scale)
     given = (q, k, v, g, beta, lamb, initial_state)
-    offsets = cu_seqlens if cu_seqlens_cpu is None or cu_seqlens is None else cu_seqlens_cpu
+    offsets = cu_seqlens if cu_seqlens_cpu is None else _offsets_on_the_cpu(cu_seqlens, cu_seqlens_cpu)
     options = (scale, bool(use_qk_l2norm_in_kernel), bool(output_final_state))
     like = None if is_compiling() else _eager.like_the_last(rule, q, k, v, g, beta, lamb, initial_state, offsets)
     if like is None:
@@ -77,8 +80,27 @@ def recurrence(
     return o, ht.transpose(-1, -2) if state_v_first and output_final_state else ht
 
 
+def _offsets_on_the_cpu(cu_seqlens: Tensor | None, cu_seqlens_cpu: Tensor) -> Tensor:
+    check_kind("cu_seqlens_cpu", cu_seqlens_cpu)
+    if cu_seqlens is None:
+        raise ValueError("cu_seqlens_cpu is the copy of cu_seqlens, which is missing")
+    check_kind("cu_seqlens", cu_seqlens)
+    if cu_seqlens_cpu.device.type != "cpu":
+        raise ValueError(f"cu_seqlens_cpu is on {cu_seqlens_cpu.device}, expected it on the CPU")
+    if cu_seqlens_cpu.shape != cu_seqlens.shape:
+        raise ValueError(f"cu_seqlens_cpu has shape {list(cu_seqlens_cpu.shape)}, cu_seqlens {list(cu_seqlens.shape)}")
+    return cu_seqlens_cpu
+
+
+# Gates that a rule cannot do without.
+_NEEDED = {rule: ("beta",) for rule in ("mamba2", "longhorn", "delta", "gated_delta")} | {"q_delta": ("beta", "lamb")}
+
+
 def _looked_up(given: tuple, offsets: Tensor | None, rule: str, scale: float | None, qk_l2norm: bool, final_state: bool) -> tuple:
     """A call of which nothing is known yet."""
+    for name in _NEEDED.get(rule, ()):
+        if given[4 if name == "beta" else 5] is None:
+            raise ValueError(f"{name} is missing: rule {rule} needs it, [B, T, HV]")
     plain = _eager.is_plain(given, offsets)
     if not plain:
         check_arguments(*given, offsets)

@@ -1,8 +1,8 @@
 // The heuristic gives several algorithms for a shape. The first is used, or where products are tuned the fastest of
 // those that give the same bits. Where rows must not depend on their number the heuristic is asked for kRowsAsked rows
 // instead, and for algorithms that do not split sums; a row of a tile is then summed up in the same order whatever the
-// tiles beside it. Tiles for so many rows leave most SMs idle where there are few, so for the few of short prompts
-// (infer/prompt_graph.h) the heuristic is asked again: its first choice that gives the same bits on a trial is taken.
+// tiles beside it. Tiles for so many rows leave most SMs idle where there are few: then short_product.h takes over, if
+// it gives the same bits on a trial.
 //
 // cuBLASLt is column-major: to it a row-major matrix is its transpose, with the same leading dimension. So
 // c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T: b comes first, and transposition flags stay as they are.
@@ -15,6 +15,7 @@
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/matmul_tuning.h"
+#include "kernels/cuda/short_product.h"
 #include "kernels/product_tuning.h"
 
 namespace qdelta::cuda {
@@ -56,7 +57,6 @@ std::size_t MatmulCache::Hash::operator()(const MatmulShape& p) const {
 struct MatmulCache::Matmul {
   static constexpr int kCandidates = 8;
   static constexpr std::int64_t kRowsAsked = 2048;
-  static constexpr std::int64_t kFewRows = 64, kMostFewRows = 128;  // multiples of the one up to the other
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, add = nullptr, c = nullptr;
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
@@ -75,8 +75,6 @@ struct MatmulCache::Matmul {
       for (cublasLtMatrixLayout_t* each : {&b, &add, &c}) cublasLtMatrixLayoutDestroy(std::exchange(*each, nullptr));
       lay_out_rows(p, p.rows);
       choose_one_that_can(context, p);
-      // Others are not worth the trial: their lengths seldom come again.
-      if (p.rows % kFewRows == 0 && p.rows <= kMostFewRows && !is_capturing(context)) choose_for_few_rows(context, p);
     } else {
       lay_out_rows(p, p.rows);
       find(context, p);
@@ -93,16 +91,6 @@ struct MatmulCache::Matmul {
     };
     while (chosen < found && !can(chosen)) ++chosen;
     require(chosen < found, "the matrix library has no algorithm of {} rows for {}", kRowsAsked, p.rows);
-  }
-  void choose_for_few_rows(const Context& context, const MatmulShape& p) {
-    const cublasLtMatmulHeuristicResult_t for_many = candidates[static_cast<std::size_t>(chosen)];
-    find(context, p);
-    found = std::min(found + 1, kCandidates);
-    std::shift_right(candidates.begin(), candidates.begin() + found, 1);
-    candidates[0] = for_many;
-    chosen = first_with_same_bits(context, p, found, [&](int algorithm, const Trial& trial) {
-      return run(context, algorithm, trial.a, trial.b, trial.add, trial.c) == CUBLAS_STATUS_SUCCESS;
-    });
   }
   void lay_out_rows(const MatmulShape& p, std::int64_t rows) {
     layout(&b, p.in, rows, p.inner, p.a);
@@ -160,8 +148,29 @@ struct MatmulCache::Matmul {
 MatmulCache::MatmulCache() = default;
 MatmulCache::~MatmulCache() = default;
 
+// Asked for once for all numbers of rows.
+bool MatmulCache::has_bits_of_short_product(const Context& context, const MatmulShape& shape) {
+  constexpr std::int64_t kTrialRows = 128;
+  MatmulShape tried = shape;
+  tried.rows = kTrialRows;
+  const auto known = same_bits_.find(tried);
+  if (known != same_bits_.end()) return known->second;
+  if (is_capturing(context)) return false;
+  const Matmul library(context, tried);
+  const bool same = has_same_bits(
+      context, tried,
+      [&](const Trial& trial) {
+        QDELTA_CUDA(library.run(context, library.chosen, trial.a, trial.b, trial.add, trial.c));
+      },
+      [&](const Trial& trial) { short_product(context, tried, trial.a, trial.b, trial.add, trial.c); });
+  same_bits_.emplace(tried, same);
+  return same;
+}
+
 void MatmulCache::run(const Context& context, const MatmulShape& shape, const void* a, const void* b, const void* add,
                       void* c) {
+  if (shape.rows_alone && fits_short_product(context, shape) && has_bits_of_short_product(context, shape))
+    return short_product(context, shape, a, b, add, c);
   std::unique_ptr<Matmul>& matmul = matmuls_[shape];
   if (matmul == nullptr) matmul = std::make_unique<Matmul>(context, shape);
   const double flop =

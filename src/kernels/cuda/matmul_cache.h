@@ -43,7 +43,11 @@ class MatmulCache {
   struct Hash {
     std::size_t operator()(const MatmulShape& shape) const;
   };
+  // Whether the library gives this product the bits of short_product.h.
+  [[nodiscard]] bool has_bits_of_short_product(const Context& context, const MatmulShape& shape);
+
   std::unordered_map<MatmulShape, std::unique_ptr<Matmul>, Hash> matmuls_;
+  std::unordered_map<MatmulShape, bool, Hash> same_bits_;
 };
 
 }  // namespace qdelta::cuda

@@ -170,24 +170,17 @@ int fastest_with_same_bits(const Context& context, int algorithms, std::size_t b
   return fastest;
 }
 
-int first_with_same_bits(const Context& context, const MatmulShape& shape, int algorithms,
-                         const std::function<bool(int algorithm, const Trial& trial)>& run) {
+bool has_same_bits(const Context& context, const MatmulShape& shape, const TrialRun& one, const TrialRun& other) {
   const TrialMemory memory = trial_memory(TrialParts(shape, nullptr).used);
-  if (memory == nullptr) return 0;
+  if (memory == nullptr) return false;
   const TrialParts parts(shape, memory.get());
   parts.fill(context, shape);
-  unsigned long long expected = 0;
-  for (int algorithm = 0; algorithm < algorithms; ++algorithm) {
+  const auto bits_of = [&](const TrialRun& run) {
     QDELTA_CUDA(cudaMemsetAsync(parts.trial.c, 0, parts.result_bytes, context.stream()));
-    if (!run(algorithm, parts.trial)) continue;
-    const unsigned long long found = fingerprint(context, parts.trial.c, parts.result_bytes, parts.sum);
-    if (algorithm == 0) {
-      expected = found;
-    } else if (found == expected) {
-      return algorithm;
-    }
-  }
-  return 0;
+    run(parts.trial);
+    return fingerprint(context, parts.trial.c, parts.result_bytes, parts.sum);
+  };
+  return bits_of(one) == bits_of(other);
 }
 
 }  // namespace qdelta::cuda

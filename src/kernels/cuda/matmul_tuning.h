@@ -18,12 +18,12 @@ inline constexpr double kLeastTunedFlop = 1.6e10;
 [[nodiscard]] int fastest_with_same_bits(const Context& context, int algorithms, std::size_t bytes,
                                          const std::function<bool(int algorithm, void* out)>& run);
 
-// The first of the algorithms but 0 whose result on random operands has the bits of that of 0; 0 where none has, or
-// there is no memory to try.
+// Whether two ways to compute a product give the same bits on random operands; false where there is no memory to try.
 struct Trial {
   void *a, *b, *add, *c;
 };
-[[nodiscard]] int first_with_same_bits(const Context& context, const MatmulShape& shape, int algorithms,
-                                       const std::function<bool(int algorithm, const Trial& trial)>& run);
+using TrialRun = std::function<void(const Trial& trial)>;
+[[nodiscard]] bool has_same_bits(const Context& context, const MatmulShape& shape, const TrialRun& one,
+                                 const TrialRun& other);
 
 }  // namespace qdelta::cuda
