@@ -165,7 +165,8 @@ class Pool {
     return nullptr;
   }
 
-  // Where the system has no more threads, fewer do it.
+  // Where the system has no more threads, fewer do it. Waits until they have come: a thread that OpenMP's runtime hears of
+  // for the first time while the process ends makes LLVM's abort.
   void hire(int helpers) {
     if (helpers <= hired_.load(std::memory_order_relaxed)) return;
     const std::unique_lock lock(hiring_, std::try_to_lock);
@@ -183,11 +184,14 @@ class Pool {
       static_cast<void>(0);
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    for (int ready = ready_; ready < hired_; ready = ready_) ready_.wait(ready);
   }
 
   [[noreturn]] void serve(int helper) {
     omp_set_num_threads(1);
     in_loop = true;
+    ++ready_;
+    ready_.notify_all();
     while (true) {
       const std::uint32_t seen = posted_.load(std::memory_order_acquire);
       const int used = used_.load(std::memory_order_relaxed);
@@ -213,6 +217,7 @@ class Pool {
   alignas(kLine) std::atomic<int> sleeping_{0};
   std::atomic<int> used_{0};  // the notices that ever were
   std::atomic<int> hired_{0};
+  std::atomic<int> ready_{0};  // of the hired ones
   std::mutex hiring_;
   std::array<Notice, kNotices> notices_;
 };
