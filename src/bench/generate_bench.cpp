@@ -106,7 +106,7 @@ GenerateBenchReport run_generate_bench(const GenerateBenchOptions& options, cons
 
   for (const std::int64_t batch : options.batches) {
     ModelStates states(options.model, batch, options.device);
-    Generator generator(model, tokenizer, weights, states);
+    Generator generator(model, tokenizer, weights, states, {.recent_tokens = options.recent_tokens});
     GenerateBenchRow row;
     row.batch = batch;
     Limit limit = read_bandwidth(options.device, report.weight_bytes);

@@ -19,6 +19,7 @@ struct GenerateBenchOptions {
   std::vector<std::int64_t> batches{1, 4, 16};  // sequences that decode together
   std::vector<std::int64_t> prompts{512};       // tokens of each
   std::int64_t tokens = 32;                     // decoded by each sequence in one timing
+  bool recent_tokens = false;                   // DecoderOptions
   Device device;
 };
 

@@ -119,6 +119,9 @@ void add_bench_generate(CLI::App& group) {
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--tokens", options.tokens, "Tokens to decode in one timing")->capture_default_str();
+  command->add_flag("--recent-tokens", options.recent_tokens,
+                    "On a GPU: steps keep the last 16 tokens beside the states, which they then write every 16 tokens "
+                    "only");
   flags->device.add_to(*command);
   flags->report.add_to(*command);
   add_bench_model(*command, flags->model);

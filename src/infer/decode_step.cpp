@@ -8,14 +8,16 @@
 
 namespace qdelta {
 DecodeStep::DecodeStep(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, ModelStates& states,
-                       Sampler& sampler, std::int64_t max_rows)
+                       Sampler& sampler, std::int64_t max_rows, bool recent_tokens)
     : runner_(model, std::move(weights), states.device()),
       device_(states.device()),
       states_(states),
+      has_recent_(static_cast<std::size_t>(states.count())),
       sampler_(sampler),
       max_rows_(static_cast<std::size_t>(max_rows)),
       device_tokens_(device_, max_rows_ * sizeof(std::int32_t)),
       device_slots_(device_, max_rows_ * sizeof(std::int64_t)) {
+  if (recent_tokens) recent_.emplace(model.blocks(), states.count(), states.device());
   // The largest step first: its memory is enough for all others, so that what graphs point to stays where it is.
   std::vector<std::int64_t> all(max_rows_);
   std::iota(all.begin(), all.end(), std::int64_t{0});
@@ -30,7 +32,7 @@ std::size_t DecodeStep::rows_for(std::size_t sequences) const {
 void DecodeStep::set_slots(std::vector<std::int64_t> slots) {
   if (slots == slots_) return;
   slots_ = std::move(slots);
-  runner_.prepare_steps({&states_, slots_});
+  runner_.prepare_steps(with_recent());
   upload(device_, device_slots_.data(), slots_.data(), slots_.size() * sizeof(std::int64_t));
 }
 
@@ -47,7 +49,7 @@ std::span<std::int32_t> DecodeStep::device_tokens(std::size_t rows) {
 void DecodeStep::capture(std::size_t rows) {
   const auto work = [this, rows] {
     const RowsAlone whatever_the_others;
-    const TensorView logits = runner_.step_logits(device_tokens(rows), {&states_, slots_});
+    const TensorView logits = runner_.step_logits(device_tokens(rows), with_recent());
     sampler_.sample(logits, {reinterpret_cast<const std::int64_t*>(device_slots_.data()), rows}, device_tokens(rows));
     steps_.at(rows).logits = logits;
   };
@@ -58,6 +60,7 @@ void DecodeStep::launch(std::span<const std::int64_t> slots, std::span<const std
   require(slots.size() == tokens.size() && slots.size() <= max_rows_, "{} tokens for {} sequences of at most {}",
           tokens.size(), slots.size(), max_rows_);
   if (slots.empty()) return;
+  for (const std::int64_t slot : slots) has_recent_[static_cast<std::size_t>(slot)] = true;
   const std::size_t rows = rows_for(slots.size());
   std::vector<std::int64_t> padded(rows, -1);
   std::ranges::copy(slots, padded.begin());
@@ -74,6 +77,16 @@ void DecodeStep::collect(std::span<std::int32_t> tokens) {
   if (tokens.empty()) return;
   download(device_, tokens.data(), device_tokens_.data(), tokens.size_bytes());
   tokens_.assign(tokens.begin(), tokens.end());
+}
+
+void DecodeStep::settle(std::int64_t slot) {
+  if (recent_ && has_recent_[static_cast<std::size_t>(slot)]) recent_->settle(states_, slot);
+  has_recent_[static_cast<std::size_t>(slot)] = false;
+}
+
+void DecodeStep::forget(std::int64_t slot) {
+  if (recent_ && has_recent_[static_cast<std::size_t>(slot)]) recent_->forget(slot);
+  has_recent_[static_cast<std::size_t>(slot)] = false;
 }
 
 }  // namespace qdelta

@@ -1,16 +1,21 @@
 // One step of decoding: sequences that come and go each read a token and get the next. On a GPU the model's step and
 // the sampler are one captured graph, so that a step is one launch and no logits leave the device.
+//
+// Where recent tokens are kept (model/recent_tokens.h) the last tokens of a sequence are beside its state for a while:
+// before anybody else reads the state, they must be settled.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "infer/sampler.h"
 #include "kernels/device.h"
 #include "model/language_model.h"
+#include "model/recent_tokens.h"
 
 namespace qdelta {
 
@@ -18,7 +23,7 @@ class DecodeStep {
  public:
   // For at most `max_rows` sequences at a time, whose states are in `states` and `sampler`.
   DecodeStep(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, ModelStates& states,
-             Sampler& sampler, std::int64_t max_rows);
+             Sampler& sampler, std::int64_t max_rows, bool recent_tokens = false);
   DecodeStep(const DecodeStep&) = delete;  // graphs point into it
   DecodeStep& operator=(const DecodeStep&) = delete;
 
@@ -32,6 +37,10 @@ class DecodeStep {
     launch(slots, tokens);
     collect(tokens);
   }
+  // Brings what steps have kept beside the state of a slot into it.
+  void settle(std::int64_t slot);
+  // Drops it: the state is not used any more.
+  void forget(std::int64_t slot);
   // The logits [rows, vocabulary] of the last step, in device memory until the next.
   [[nodiscard]] const TensorView& logits() const { return logits_; }
 
@@ -42,11 +51,14 @@ class DecodeStep {
   void set_slots(std::vector<std::int64_t> slots);
   void set_tokens(std::span<const std::int32_t> tokens);
   void capture(std::size_t rows);
+  [[nodiscard]] StateSlots with_recent() { return {&states_, slots_, recent_ ? &*recent_ : nullptr}; }
   [[nodiscard]] std::span<std::int32_t> device_tokens(std::size_t rows);
 
   ModelRunner runner_;  // of its own: graphs point into its memory, which other calls would lay out anew
   Device device_;
   ModelStates& states_;
+  std::optional<RecentTokens> recent_;
+  std::vector<bool> has_recent_;  // by slot
   Sampler& sampler_;
   std::size_t max_rows_;
   DeviceBuffer device_tokens_, device_slots_;

@@ -7,14 +7,14 @@
 namespace qdelta {
 
 Decoder::Decoder(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, ModelStates& states,
-                 std::int64_t max_rows)
+                 const DecoderOptions& options)
     : model_(model),
       device_(states.device()),
       states_(states),
       sequences_(static_cast<std::size_t>(states.count())),
       sampler_(device_, states.count(), model.config().vocab_size),
       reader_(model, weights, states),
-      step_(model, weights, states, sampler_, std::min({max_rows, states.count(), kMaxRows})),
+      step_(model, weights, states, sampler_, std::min(options.max_rows, states.count()), options.recent_tokens),
       log_probabilities_(device_) {}
 
 void Decoder::add(std::int64_t slot, Sequence& sequence) {
@@ -36,6 +36,7 @@ void Decoder::add(std::int64_t slot, Sequence& sequence) {
 
 void Decoder::remove(std::int64_t slot) {
   sequences_[static_cast<std::size_t>(slot)] = nullptr;
+  step_.forget(slot);
   std::erase_if(followers_, [slot](const auto& pair) { return pair.first == slot || pair.second == slot; });
 }
 

@@ -20,17 +20,24 @@
 
 namespace qdelta {
 
+struct DecoderOptions {
+  std::int64_t max_rows = 1024;  // sequences in one step; more of them take turns
+  // On a GPU: steps keep the last tokens beside the states and write these the more rarely (model/recent_tokens.h).
+  bool recent_tokens = false;
+};
+
 class Decoder {
  public:
-  static constexpr std::int64_t kMaxRows = 1024;
-
-  // `max_rows`: sequences in one step; more of them take turns.
   Decoder(const LanguageModel& model, std::shared_ptr<const DeviceWeights> weights, ModelStates& states,
-          std::int64_t max_rows = kMaxRows);
+          const DecoderOptions& options = {});
 
   // The sequence continues from the state in the slot. It must live until it is removed.
   void add(std::int64_t slot, Sequence& sequence);
+  // What its steps left of a state is of no use unless they were settled.
   void remove(std::int64_t slot);
+  // The state in the slot becomes that after all tokens that were read: whoever reads it other than by steps calls this
+  // first.
+  void settle(std::int64_t slot) { step_.settle(slot); }
   // The sequence in `slot` has the prompt of the one in `leader`, whose reading has not ended, and wants the same
   // scores of it: it is read once for both.
   void follow(std::int64_t slot, std::int64_t leader);

@@ -71,8 +71,8 @@ Generator::Generator(const LanguageModel& model, const Tokenizer& tokenizer, Mod
     : Generator(model, tokenizer, std::make_shared<DeviceWeights>(model, states.device()), states) {}
 
 Generator::Generator(const LanguageModel& model, const Tokenizer& tokenizer,
-                     std::shared_ptr<const DeviceWeights> weights, ModelStates& states)
-    : tokenizer_(tokenizer), decoder_(model, std::move(weights), states) {}
+                     std::shared_ptr<const DeviceWeights> weights, ModelStates& states, const DecoderOptions& options)
+    : tokenizer_(tokenizer), decoder_(model, std::move(weights), states, options) {}
 
 std::vector<float> Generator::read(std::span<const std::int32_t> tokens, std::int64_t slot) {
   const auto start = Clock::now();
@@ -104,6 +104,7 @@ std::vector<Generated> Generator::generate(const std::vector<std::vector<std::in
     speed_.decoded_tokens += static_cast<std::int64_t>(count);
     batch.update();
   }
+  for (const std::int64_t slot : slots) decoder_.settle(slot);
   speed_.decode_seconds += seconds_since(start);
   return batch.take();
 }

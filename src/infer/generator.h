@@ -31,7 +31,7 @@ class Generator {
   Generator(const LanguageModel& model, const Tokenizer& tokenizer, ModelStates& states);
   // With weights that it shares with others on the device.
   Generator(const LanguageModel& model, const Tokenizer& tokenizer, std::shared_ptr<const DeviceWeights> weights,
-            ModelStates& states);
+            ModelStates& states, const DecoderOptions& options = {});
 
   // One sequence for each prompt, continuing from state `slots[i]`, which is left at the end of the sequence: the
   // prompt and all generated tokens but the last have been read. A prompt must not be empty. Sequence i has stream

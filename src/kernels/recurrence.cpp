@@ -146,6 +146,17 @@ void recurrence_step(const Device& device, const RecurrenceStep& args, Workspace
   cpu::recurrence_step(device, args, workspace.get(cpu::recurrence_step_workspace(device, args)));
 }
 
+void recurrence_settle(const Device& device, const RecurrenceSettle& args) {
+  const TimedWork timed(Work::recurrence);
+  check(args);
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) return cuda::recurrence_settle(*device.gpu, args);
+#else
+  (void)device;
+#endif
+  fail(Status::invalid_argument, "recent tokens are kept beside states on a GPU only");
+}
+
 std::size_t recurrence_saved_bytes(const Device& device, Rule rule, std::int64_t chunks, std::int64_t V) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::recurrence_chunk_saved_bytes(rule, chunks, V);

@@ -89,6 +89,19 @@ struct RecurrenceBackward {
   Execution run;
 };
 
+// What steps on a GPU may keep beside a state, so as to read it every time but write it every kRecentTokens times only:
+// the last tokens. With S the state in the pool, r_j and k_j of token j and w_j the product of the decays of the tokens
+// behind it (w of all of them), the state is
+//
+//   w S + sum over j of w_j k_j r_j^T        r = write v - erase a x^T S as of then: what the token adds to the state
+//
+// For each value head: r [kRecentTokens, V], k [kRecentTokens, K], the decays [kRecentTokens], and their number once
+// for each column [V], because blocks that have columns of their own cannot wait for each other. All zeros: none.
+inline constexpr int kRecentTokens = 16;
+[[nodiscard]] constexpr std::int64_t recent_elements(std::int64_t K, std::int64_t V) {
+  return kRecentTokens * (V + K + 1) + V;
+}
+
 // One token for each of R rows, in place on a pool of P states.
 struct RecurrenceStep {
   Rule rule = Rule::q_delta;
@@ -98,8 +111,15 @@ struct RecurrenceStep {
   ConstTensorView v;                // [R, HV, V]
   ConstTensorView g, beta, lambda;  // [R, HV]
   TensorView states;                // [P, HV, K, V]  f32, rows of V contiguous
+  TensorView recent;                // [P, HV, recent_elements(K, V)]  f32; on a GPU, optional
   ConstTensorView index;            // [R] i32 or i64: the state of each row, all different; missing: row r has state r
   TensorView o;                     // [R, HV, V]
+};
+
+// Brings the tokens that steps have kept beside R states into them; then there are none beside them.
+struct RecurrenceSettle {
+  TensorView states;  // [R, HV, K, V]  f32, rows of V contiguous
+  TensorView recent;  // [R, HV, recent_elements(K, V)]  f32
 };
 
 // What will run.
@@ -118,6 +138,7 @@ struct ResolvedForm {
 void recurrence_forward(const Device& device, const RecurrenceForward& args, Workspace& workspace);
 void recurrence_backward(const Device& device, const RecurrenceBackward& args, Workspace& workspace);
 void recurrence_step(const Device& device, const RecurrenceStep& args, Workspace& workspace);
+void recurrence_settle(const Device& device, const RecurrenceSettle& args);
 // The bytes that they ask the workspace for.
 [[nodiscard]] std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& args);
 [[nodiscard]] std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward& args);

@@ -183,6 +183,24 @@ void check(const RecurrenceBackward& args) {
   check_optional_output("dh0", args.dh0, states, "[N, HV, K, V]", true);
 }
 
+namespace {
+
+void check_recent(const TensorView& recent, const Shape& states) {
+  const Shape expected{states[0], states[1], recent_elements(states[2], states[3])};
+  check_output("recent", recent, expected, "[P, HV, recent_elements(K, V)]", true);
+  require(recent.step(2) == 1, "the rows of recent must be contiguous, but their stride is {}", recent.step(2));
+}
+
+}  // namespace
+
+void check(const RecurrenceSettle& args) {
+  check_rank("states", args.states, 4, "[R, HV, K, V]");
+  check_output("states", args.states, args.states.shape, "[R, HV, K, V]", true);
+  require(args.states.step(3) == 1 || args.states.extent(3) <= 1,
+          "the rows of states must be contiguous, but their stride is {}", args.states.step(3));
+  check_recent(args.recent, args.states.shape);
+}
+
 void check(const RecurrenceStep& args) {
   check_rank("q", args.q, 3, "[R, H, K]");
   check_rank("v", args.v, 3, "[R, HV, V]");
@@ -210,6 +228,7 @@ void check(const RecurrenceStep& args) {
           args.states.step(3));
   check_output("states", args.states, {P, HV, K, V}, "[P, HV, K, V]", true);
   check_output("o", args.o, {R, HV, V}, "[R, HV, V]", false);
+  if (args.recent) check_recent(args.recent, args.states.shape);
   if (!args.index) {
     require(R <= P, "there are {} rows but only {} states, and no index", R, P);
     return;

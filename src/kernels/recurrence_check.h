@@ -12,6 +12,7 @@ void check(const Execution& run);
 void check(const RecurrenceForward& args);
 void check(const RecurrenceBackward& args);
 void check(const RecurrenceStep& args);
+void check(const RecurrenceSettle& args);
 void check(const RecurrenceMap& args);
 void check(const RecurrenceEntryGradient& args);
 void check(const RecurrenceMapProduct& args);

@@ -9,6 +9,7 @@
 #include "kernels/product_tuning.h"
 #include "kernels/steps.h"
 #include "model/block_views.h"
+#include "model/recent_tokens.h"
 
 namespace qdelta {
 
@@ -187,6 +188,7 @@ MixerState ModelRunner::state_of_layer(const StateSlots& states, std::size_t lay
   return {.pools = states.states->layer(layer),
           .slots = states.slots,
           .device_slots = device_slots_,
+          .recent = states.recent != nullptr ? states.recent->layer(layer) : TensorView(),
           .copies = &state_copies_};
 }
 

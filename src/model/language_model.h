@@ -17,6 +17,8 @@
 
 namespace qdelta {
 
+class RecentTokens;
+
 class LanguageModel {
  public:
   explicit LanguageModel(const ModelConfig& config);
@@ -62,6 +64,7 @@ class DeviceWeights {
 struct StateSlots {
   ModelStates* states = nullptr;  // null: start from nothing, keep nothing
   std::span<const std::int64_t> slots;
+  const RecentTokens* recent = nullptr;  // of steps: what they keep beside the states
 };
 
 // What to run: `ids` of all sequences one after the other, sequence n being [offsets[n], offsets[n + 1]).

@@ -47,6 +47,7 @@ struct MixerState {
   std::span<const TensorView> pools;
   std::span<const std::int64_t> slots;         // the state of each sequence
   std::span<const std::int64_t> device_slots;  // the same, where kernels can read them
+  TensorView recent;                           // what steps keep beside the pools (recent_tokens.h), [P, ...]; optional
   DeviceBuffer* copies = nullptr;              // for states that must lie side by side and do not (adjacent_states.h)
 
   [[nodiscard]] explicit operator bool() const { return !pools.empty(); }
@@ -85,6 +86,11 @@ class Mixer {
 
   // The tensors of a sequence's state.
   [[nodiscard]] virtual std::vector<StateTensor> state_tensors() const = 0;
+  // How many float32 its steps keep beside a state (recent_tokens.h), and how these are brought into it: views of one
+  // slot. Zeros are nothing kept.
+  [[nodiscard]] virtual std::int64_t recent_elements(const Device& /*device*/) const { return 0; }
+  virtual void settle(const Device& /*device*/, std::span<const TensorView> /*pools*/,
+                      const TensorView& /*recent*/) const {}
   // Whether a text may be cut into calls at multiples of kRowBlock tokens, as kernels/row_blocks.h says, and its state
   // keep the same bits.
   [[nodiscard]] virtual bool cuts_keep_bits(const Device& /*device*/) const { return true; }

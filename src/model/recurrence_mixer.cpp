@@ -140,6 +140,24 @@ std::vector<StateTensor> RecurrenceMixer::state_tensors() const {
           {"recurrent", {c.value_heads(), c.head_dim, c.value_dim()}}};
 }
 
+std::int64_t RecurrenceMixer::recent_elements(const Device& device) const {
+  const ModelConfig& c = *config_;
+  return device.gpu == nullptr ? 0 : c.value_heads() * qdelta::recent_elements(c.head_dim, c.value_dim());
+}
+
+TensorView RecurrenceMixer::recent_of_heads(const TensorView& recent) const {
+  if (!recent) return {};
+  const std::int64_t each = qdelta::recent_elements(config_->head_dim, config_->value_dim());
+  TensorView view = recent;
+  view.shape = {recent.extent(0), config_->value_heads(), each};
+  view.stride = {recent.step(0), each, 1};
+  return view;
+}
+
+void RecurrenceMixer::settle(const Device& device, std::span<const TensorView> pools, const TensorView& recent) const {
+  recurrence_settle(device, {.states = pools[kRecurrentPool], .recent = recent_of_heads(recent)});
+}
+
 // Parameters ----------------------------------------------------------------------------------------------------------
 
 void RecurrenceMixer::place_projections(const std::string& prefix, ParameterPlacer& placer) {
@@ -321,6 +339,7 @@ RecurrenceStep RecurrenceMixer::step_args(const Activations& a, const MixerState
   args.beta = without_batch(in.beta);
   args.lambda = without_batch(in.lambda);
   args.states = state.pools[kRecurrentPool];
+  args.recent = recent_of_heads(state.recent);
   args.index = block_views::indices(state.device_slots);
   args.o = without_batch(as_heads(a.o, 0, 0, config_->value_heads(), config_->value_dim()));
   return args;

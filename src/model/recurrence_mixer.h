@@ -59,6 +59,8 @@ class RecurrenceMixer final : public Mixer {
   [[nodiscard]] double forward_flop() const override;
   [[nodiscard]] double backward_flop() const override;
   [[nodiscard]] std::vector<StateTensor> state_tensors() const override;
+  [[nodiscard]] std::int64_t recent_elements(const Device& device) const override;
+  void settle(const Device& device, std::span<const TensorView> pools, const TensorView& recent) const override;
   void place(const std::string& prefix, ParameterPlacer& placer) override;
   [[nodiscard]] std::unique_ptr<MixerActivations> plan_activations(const Device& device, const BatchShape& shape,
                                                                    BumpAllocator& memory) const override;
@@ -86,6 +88,7 @@ class RecurrenceMixer final : public Mixer {
   [[nodiscard]] RecurrenceInputs inputs(const Batch& batch, const Activations& a, const TensorView& qkv) const;
   [[nodiscard]] RecurrenceForward forward_args(const LayerContext& context, const Activations& a, const TensorView& qkv,
                                                const TensorView& states) const;
+  [[nodiscard]] TensorView recent_of_heads(const TensorView& recent) const;
   [[nodiscard]] RecurrenceStep step_args(const Activations& a, const MixerState& state) const;
   [[nodiscard]] RecurrenceBackward backward_args(const LayerContext& context, const Activations& a,
                                                  const Scratch& s) const;

@@ -358,6 +358,7 @@ void Engine::hand_over(std::size_t slot) {
   const std::span<const std::int32_t> tokens = running.sequence.tokens();
   const std::span<const std::int32_t> read = tokens.first(tokens.size() - 1);
   const SavedState before = request.start != nullptr ? request.start->info : SavedState{};
+  decoder_.settle(static_cast<std::int64_t>(slot));
   request.end->states.copy(states_, static_cast<std::int64_t>(slot), 0);
   request.end->info = {.tokens = before.tokens + static_cast<std::int64_t>(read.size()),
                        .token_hash = hash_tokens(before.token_hash, read),

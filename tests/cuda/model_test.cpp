@@ -227,6 +227,37 @@ TEST_F(ModelOnGpu, DecodeStepsHaveTheSameBitsInAnyCompany) {
   }
 }
 
+// With the last tokens beside the states, sequences say the same, and what they leave behind is the same state.
+TEST_F(ModelOnGpu, RecentTokensGoIntoTheStates) {
+  const ByteTokenizer tokenizer;
+  const auto model = speaking_model(speaking_config());
+  const Device gpu = device(DType::f32);
+  const auto weights = std::make_shared<DeviceWeights>(*model, gpu);
+  const auto run = [&](bool recent_tokens) {
+    auto out = std::make_unique<ModelStates>(model->config(), 2, gpu);
+    Generator generator(*model, tokenizer, weights, *out, {.recent_tokens = recent_tokens});
+    std::vector<std::string> texts;
+    for (const int tokens : {40, 3, 1}) {  // goes on from what it left
+      for (const Generated& each : generator.generate({bytes_of("once"), bytes_of("upon")}, greedy(tokens), {0, 1})) {
+        texts.push_back(each.text);
+      }
+    }
+    return std::pair(std::move(out), std::move(texts));
+  };
+  const auto [plain, plain_texts] = run(false);
+  const auto [kept, kept_texts] = run(true);
+  EXPECT_EQ(kept_texts, plain_texts);
+  for (std::size_t i = 0; i < plain->pools().size(); ++i) {
+    const auto host = [&](const ModelStates& states) {
+      const ConstTensorView from = states.pools()[i].tensor.view();
+      Tensor out(DType::f32, from.shape);
+      download(gpu, out.data(), from.data, out.bytes());
+      return out;
+    };
+    EXPECT_LE(relative_error(host(*kept).view(), to_doubles(host(*plain).view())), 1e-5) << plain->pools()[i].name;
+  }
+}
+
 // A sequence has its random numbers, whether those before it go on or end at once.
 TEST_F(ModelOnGpu, SampledTextDoesNotDependOnTheOthers) {
   const ByteTokenizer tokenizer;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <set>
 
@@ -95,6 +96,104 @@ TEST(CudaStep, LongKeysDoNotOverflow) {
   for (float& value : problem.k.as<float>()) value *= 1e25F;
   for (float& value : problem.q.as<float>()) value *= 1e25F;
   expect_steps(problem, {0, 0}, {0, 0});
+}
+
+// Tokens beside the states
+// ---------------------------------------------------------------------------------------------
+
+Tensor no_recent_tokens(std::int64_t count, const CaseSpec& spec) {
+  return {DType::f32, {count, spec.value_heads(), recent_elements(spec.key_dim, spec.value_dim)}};  // zeros
+}
+
+TEST_P(CudaStepOfRule, RecentTokensBesideTheStates) {
+  QDELTA_NEEDS_DEVICE();
+  for (const auto& [K, V] : {std::pair<std::int64_t, std::int64_t>{18, 37}, {64, 64}, {128, 96}, {130, 260}}) {
+    for (const std::int64_t tokens : {1, 15, 16, 37}) {
+      CaseSpec spec;
+      spec.rule = GetParam();
+      spec.batch = 2;
+      spec.tokens = tokens;
+      spec.heads = 2;
+      spec.shared = 2;
+      spec.key_dim = K;
+      spec.value_dim = V;
+      spec.qk_l2norm = true;
+      SCOPED_TRACE(describe(spec));
+      const RecurrenceCase problem = random_case(spec, 81);
+      const Reference expected = reference_of(problem);
+      const DeviceProblem dev(problem, {});
+      const DeviceTensor o(spec.dtype, spec.values());
+      const DeviceTensor states(problem.h0);
+      const DeviceTensor recent(no_recent_tokens(spec.batch, spec));
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        RecurrenceStep args = step_arguments(dev, t, o.view(), states.view());
+        args.recent = recent.view();
+        cuda::recurrence_step(device_context(), args);
+        // Written every kRecentTokens times only.
+        if (t + 1 < kRecentTokens) EXPECT_TRUE(same_bits(states.get(), problem.h0)) << "after token " << t;
+      }
+      const RecurrenceSettle settle{.states = states.view(), .recent = recent.view()};
+      cuda::recurrence_settle(device_context(), settle);
+      EXPECT_LE(relative_error(o.get().view(), expected.o), 2e-6);
+      const Tensor settled = states.get();
+      EXPECT_LE(relative_error(settled.view(), expected.ht), 2e-6);
+      cuda::recurrence_settle(device_context(), settle);
+      EXPECT_TRUE(same_bits(states.get(), settled)) << "tokens were settled twice";
+    }
+  }
+}
+
+// A row has the same bits alone and among others, whose tokens go into their states at other times.
+TEST(CudaStep, RecentTokensOfOtherRowsDoNotMatter) {
+  QDELTA_NEEDS_DEVICE();
+  for (const auto& [K, V] : {std::pair<std::int64_t, std::int64_t>{64, 40}, {128, 64}, {130, 36}}) {
+    CaseSpec spec;
+    spec.batch = 70;  // slices of a head are wider then
+    spec.tokens = 20;
+    spec.heads = 2;
+    spec.key_dim = K;
+    spec.value_dim = V;
+    spec.qk_l2norm = true;
+    SCOPED_TRACE(describe(spec));
+    const RecurrenceCase problem = random_case(spec, 82);
+    const DeviceProblem dev(problem, {});
+    const DeviceTensor states(problem.h0);
+    const DeviceTensor recent(no_recent_tokens(spec.batch, spec));
+    const auto step = [&](std::int64_t t, const DeviceTensor& o, const std::vector<std::int64_t>& index,
+                          const std::function<void(RecurrenceStep&)>& change) {
+      const DeviceVector<std::int64_t> places(index);
+      RecurrenceStep args = step_arguments(dev, t, o.view(), states.view());
+      args.recent = recent.view();
+      change(args);
+      args.index = ConstTensorView(reinterpret_cast<const std::byte*>(places.span().data()), DType::i64,
+                                   {static_cast<std::int64_t>(index.size())});
+      cuda::recurrence_step(device_context(), args);
+    };
+    const DeviceTensor together(spec.dtype, spec.values());
+    const DeviceTensor alone(spec.dtype, spec.values());
+    constexpr std::int64_t kRow = 3;
+    for (std::int64_t t = 0; t < spec.tokens; ++t) {
+      std::vector<std::int64_t> index;  // others begin later
+      for (std::int64_t r = 0; r < spec.batch; ++r) index.push_back(r == kRow || t >= r % 5 ? r : -1);
+      step(t, together, index, [](RecurrenceStep&) {});
+    }
+    const DeviceTensor again(problem.h0), nothing(no_recent_tokens(spec.batch, spec));
+    for (std::int64_t t = 0; t < spec.tokens; ++t) {
+      step(t, alone, {kRow}, [&](RecurrenceStep& args) {
+        for (ConstTensorView* view : {&args.q, &args.k, &args.v, &args.g, &args.beta, &args.lambda}) {
+          *view = narrowed(*view, 0, kRow, 1);
+        }
+        args.o = narrowed(args.o, 0, kRow, 1);
+        args.states = again.view();
+        args.recent = nothing.view();
+      });
+    }
+    const auto row_of = [](const DeviceTensor& of) {
+      const Tensor all = of.get();
+      return converted(narrowed(all.view(), 0, kRow, 1), all.dtype());
+    };
+    EXPECT_TRUE(same_bits(row_of(together), row_of(alone)));
+  }
 }
 
 // Rows take their states from a pool by an index; what no row names stays, and a row without a state is left out.

@@ -138,7 +138,7 @@ TEST_F(Decoding, SequencesThatComeAndGoGetWhatTheyGetAlone) {
       {"once there was", {.sampling = {.temperature = 1}, .max_tokens = 30, .stop = {"e", "ab"}}},
       {"two", {.sampling = {.min_p = 0.1F}, .max_tokens = 1, .logprobs = 1}}};
   ModelStates states(model_->config(), 5, {1});
-  Decoder decoder(*model_, weights_, states, 3);
+  Decoder decoder(*model_, weights_, states, {.max_rows = 3});
   std::deque<Sequence> sequences;
   std::vector<Result> results(cases.size());
   std::map<std::int64_t, std::size_t> in_slot;

@@ -182,6 +182,7 @@ std::size_t recurrence_step_workspace(const Device& device, const RecurrenceStep
 }
 
 void recurrence_step(const Device& device, const RecurrenceStep& args, std::span<std::byte> workspace) {
+  require(!args.recent, "recent tokens are kept beside states on a GPU only");
   const RecurrenceInputs in = as_sequences(args);
   const ChunkPlan plan(device, in, kTokenExecution);
   const std::size_t scratch = scratch_bytes(plan);

@@ -97,6 +97,7 @@ void adamw(const Context& context, const AdamWDevice& args);
 // outside the pool (-1, say) is left out: its output is zero and no state changes.
 inline constexpr std::int64_t kMaxStepKeys = 256;
 void recurrence_step(const Context& context, const RecurrenceStep& args);
+void recurrence_settle(const Context& context, const RecurrenceSettle& args);
 
 // As sampling.h has it. A row whose slot lies outside the pool is skipped.
 void sample(const Context& context, const Sample& args);

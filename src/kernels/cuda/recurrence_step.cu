@@ -6,9 +6,14 @@
 // computes x^T S and q^T S from the old state, then updates it and writes it back. The loads of the state are in flight
 // while q and k are normalised. Sums have the same order whatever the width of a slice, which depends on the number of
 // rows: a row's bits do not.
+//
+// Where recent tokens are kept beside the states (kernels/recurrence.h), S is the sum of the state and of those, and
+// the new token joins them; a state is written when there is no room for more. A group of rows of the state has one of
+// the tokens, so that its part of x^T S is one more term of the group's sum.
 #include "kernels/cuda/gates.cuh"
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/overlapped_launch.cuh"
+#include "kernels/cuda/recent_tokens.cuh"
 #include "kernels/cuda/steps.h"
 #include "kernels/recurrence_check.h"
 
@@ -16,7 +21,8 @@ namespace qdelta::cuda {
 namespace {
 
 constexpr int kRowGroups = 16;  // state rows that a block loads together
-constexpr int kSummed = 4;      // of them, whose sums come first
+static_assert(kRowGroups == kRecentTokens);
+constexpr int kSummed = 4;  // of them, whose sums come first
 
 // Strided views of q, k, v, o and the gates: [row][head][element].
 struct StridedView {
@@ -32,6 +38,8 @@ struct StepArgs {
   GateArgs gates;  // where its inputs are given they replace g, beta and lambda
   float* states;
   std::int64_t state_stride, state_head_stride, state_row_stride;
+  float* recent;
+  std::int64_t recent_stride, recent_head_stride;
   const void* index;  // null: row r has state r
   std::int64_t index_stride, pool;
   bool index_is_i64, qk_l2norm;
@@ -90,168 +98,355 @@ struct alignas(sizeof(float) * N) Columns {
   float values[N];
 };
 
-// A slice has VectorsPerSlice vectors of N columns; RowsPerThread are rows of the state.
+// What a thread has of the recent tokens: of one of them, that of its row group, some of the key and its columns of the
+// residual. Beyond the last all is zero.
 template <int N, int VectorsPerSlice, int RowsPerThread>
-__global__ __launch_bounds__(VectorsPerSlice* kRowGroups,
-                             (RowsPerThread <= 8 ? 6 : 4) * 8 /
-                                 VectorsPerSlice) void step_kernel(const __grid_constant__ StepArgs a) {
-  constexpr int kThreads = VectorsPerSlice * kRowGroups;
-  constexpr int kWarps = kThreads / 32;
-  __shared__ float q[kRowGroups * RowsPerThread], k[kRowGroups * RowsPerThread], x[kRowGroups * RowsPerThread];
-  __shared__ float warp_products[4][3];
-  __shared__ Columns<N> warp_dots[kWarps][2][VectorsPerSlice];
-  const unsigned tid = threadIdx.x;
-  const auto vector = static_cast<int>(tid % VectorsPerSlice);
-  const auto row_group = static_cast<int>(tid / VectorsPerSlice);
-  const unsigned slice = blockIdx.x % a.slices;
-  const unsigned row_head = blockIdx.x / a.slices;
-  const int r = static_cast<int>(row_head / static_cast<unsigned>(a.heads));
-  const int h = static_cast<int>(row_head % static_cast<unsigned>(a.heads));
-  const int c = (static_cast<int>(slice) * VectorsPerSlice + vector) * N;
-  const bool in_range = c < a.V;
-
-  ptx::let_next_begin();
-  std::int64_t slot = r;
-  if (a.index != nullptr) {
-    slot = a.index_is_i64 ? static_cast<const std::int64_t*>(a.index)[r * a.index_stride]
-                          : static_cast<const std::int32_t*>(a.index)[r * a.index_stride];
-  }
-  if (slot < 0 || slot >= a.pool) {
-    ptx::wait_for_previous();
-    if (!in_range || row_group > 0) return;
-    for (int i = 0; i < N; ++i) a.o.data.set(r * a.o.data.ld + h * a.o.head + (c + i) * a.o.element, 0.0F);
-    return;
-  }
-
-  float* state = a.states + slot * a.state_stride + h * a.state_head_stride + c;
-  Columns<N> s[RowsPerThread];
+class RecentOfThread {
+ public:
+  // The tokens are in memory that only this kernel writes.
+  __device__ RecentOfThread(const RecentOfHead& recent, int first_column, int column, bool in_range)
+      : count_(static_cast<int>(recent.counts[first_column])) {
+    const RecentDecays decays(recent, count_);
+    state_weight_ = decays.of_state();
+    weight_ = decays.behind(token());
+    const bool valid = token() < count_;
+    residual_ = {};
+    if (valid && in_range) residual_ = *reinterpret_cast<const Columns<N>*>(recent.residual(token()) + column);
 #pragma unroll
-  for (int j = 0; j < RowsPerThread; ++j) {
-    const int row = row_group + j * kRowGroups;
-    if (in_range && row < a.K) {
-      s[j] = *reinterpret_cast<const Columns<N>*>(state + row * a.state_row_stride);
-    } else {
-#pragma unroll
-      for (int i = 0; i < N; ++i) s[j].values[i] = 0.0F;
+    for (int e = 0; e < kElements; ++e) {
+      key_[e] = valid && element(e) < recent.K ? recent.key(token())[element(e)] : 0.0F;
     }
   }
+  [[nodiscard]] __device__ int count() const { return count_; }
+  [[nodiscard]] __device__ bool is_full() const { return count_ + 1 == kRecentTokens; }
 
-  ptx::wait_for_previous();
-
-  // Load q and k, and compute their dot products.
-  constexpr int kLoaders = 128;  // threads, of 128 or 256
-  constexpr int kPerThread = (kRowGroups * RowsPerThread + kLoaders - 1) / kLoaders;
-  const bool loads = tid < kLoaders;
-  float q_part[kPerThread];
-  float k_part[kPerThread];
-  float products[3] = {};  // q.q, k.k, q.k
+  // From the thread's terms of x^T S and q^T S for the state in the pool to those for the state as it is.
+  __device__ void add_to(Columns<N> (&dots)[2], const float* x, const float* q) const {
+    const float* const rows[2] = {x, q};
 #pragma unroll
-  for (int e = 0; e < kPerThread; ++e) {
-    const int i = static_cast<int>(tid) + e * kLoaders;
-    q_part[e] = loads && i < a.K ? a.q.at(r, h / a.group_size, i) : 0.0F;
-    k_part[e] = loads && i < a.K ? a.k.at(r, h / a.group_size, i) : 0.0F;
-    products[0] += q_part[e] * q_part[e];
-    products[1] += k_part[e] * k_part[e];
-    products[2] += q_part[e] * k_part[e];
-  }
-  float v[N];
-#pragma unroll
-  for (int i = 0; i < N; ++i) v[i] = in_range ? a.v.at(r, h, c + i) : 0.0F;
-  RuleInputs<float> gates = a.gates_of(r, h);
-#pragma unroll
-  for (int p = 0; p < 3; ++p) {
-    products[p] = warp_sum(products[p]);
-    if (loads && tid % 32 == 0) warp_products[tid / 32][p] = products[p];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int p = 0; p < 3; ++p) {
-    products[p] = warp_products[0][p];
-#pragma unroll
-    for (int w = 1; w < kLoaders / 32; ++w) products[p] += warp_products[w][p];
-  }
-  Norms norms{1.0F, 1.0F, products[1], products[2]};
-  if (a.qk_l2norm) {
-    if (isfinite(products[0]) && isfinite(products[1])) {
-      const float by_q = 1.0F / sqrtf(products[0] + static_cast<float>(kNormEpsilon));
-      const float by_k = 1.0F / sqrtf(products[1] + static_cast<float>(kNormEpsilon));
-      norms = {by_q, by_k, products[1] * by_k * by_k, products[2] * by_q * by_k};
-    } else {
-      norms = norms_double(a, r, h);
-    }
-  }
-  gates.k_dot_k = norms.k_dot_k;
-  const RuleOutputs<float> rule = rule_forward<float>(a.rule, gates);
-  const float decay = expf(rule.log_decay);
-#pragma unroll
-  for (int e = 0; e < kPerThread; ++e) {
-    const int i = static_cast<int>(tid) + e * kLoaders;
-    if (!loads || i >= kRowGroups * RowsPerThread) continue;
-    q[i] = q_part[e] * norms.q;
-    k[i] = k_part[e] * norms.k;
-    x[i] = k[i] + rule.mix * q[i];
-  }
-  __syncthreads();
-
-  // x^T S and q^T S: sums over the rows of a thread, over kSummed groups of them, then over all of these in order.
-  Columns<N> dots[2] = {};
-#pragma unroll
-  for (int j = 0; j < RowsPerThread; ++j) {
-    const float xi = x[row_group + j * kRowGroups];
-    const float qi = q[row_group + j * kRowGroups];
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      dots[0].values[i] = fmaf(xi, s[j].values[i], dots[0].values[i]);
-      dots[1].values[i] = fmaf(qi, s[j].values[i], dots[1].values[i]);
-    }
-  }
-#pragma unroll
-  for (int step = VectorsPerSlice; step < 32; step *= 2) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-#pragma unroll
-      for (Columns<N>& dot : dots) dot.values[i] += __shfl_xor_sync(0xffffffffU, dot.values[i], step);
-    }
-  }
-  if (tid % 32 < VectorsPerSlice) {
-    warp_dots[tid / 32][0][vector] = dots[0];
-    warp_dots[tid / 32][1][vector] = dots[1];
-  }
-  __syncthreads();
-  constexpr int kWarpsSummed = kSummed * VectorsPerSlice / 32;
-#pragma unroll
-  for (int which = 0; which < 2; ++which) {
-#pragma unroll
-    for (int w = 0; w < kWarps; w += kWarpsSummed) {
-      Columns<N> some = warp_dots[w][which][vector];
+    for (int which = 0; which < 2; ++which) {
+      const float weight = weight_ * key_dot(rows[which]);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        if (kWarpsSummed == 2) some.values[i] += warp_dots[w + kWarpsSummed - 1][which][vector].values[i];
-        dots[which].values[i] = w == 0 ? some.values[i] : dots[which].values[i] + some.values[i];
+        dots[which].values[i] = fmaf(weight, residual_.values[i], state_weight_ * dots[which].values[i]);
       }
     }
   }
-  const Columns<N>& x_dot_S = dots[0];
-  const Columns<N>& q_dot_S = dots[1];
-  float residual[N];
-#pragma unroll
-  for (int i = 0; i < N; ++i) residual[i] = rule.write * v[i] - rule.erase * decay * x_dot_S.values[i];
 
+  // For all threads of the block: the state in registers becomes decay (the state as it is) + k r^T.
+  template <class Shared>
+  __device__ void settle(Columns<N> (&state)[RowsPerThread], Shared& shared, float decay, const float* k,
+                         const float (&residual)[N]) const {
 #pragma unroll
-  for (int j = 0; j < RowsPerThread; ++j) {
-    const int row = row_group + j * kRowGroups;
-    if (!in_range || row >= a.K) continue;
-    const float ki = k[row];
+    for (int e = 0; e < kElements; ++e) shared.keys[token()][element(e)] = key_[e];
 #pragma unroll
-    for (int i = 0; i < N; ++i) s[j].values[i] = fmaf(ki, residual[i], decay * s[j].values[i]);
-    *reinterpret_cast<Columns<N>*>(state + row * a.state_row_stride) = s[j];
+    for (int i = 0; i < N; ++i) shared.residuals[token()][vector()].values[i] = decay * weight_ * residual_.values[i];
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < RowsPerThread; ++j) {
+      const int row = token() + j * kRowGroups;
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        state[j].values[i] = fmaf(k[row], residual[i], decay * state_weight_ * state[j].values[i]);
+      }
+    }
+    for (int other = 0; other < kRecentTokens - 1; ++other) {
+      const Columns<N> r = shared.residuals[other][vector()];
+#pragma unroll
+      for (int j = 0; j < RowsPerThread; ++j) {
+        const float key = shared.keys[other][token() + j * kRowGroups];
+#pragma unroll
+        for (int i = 0; i < N; ++i) state[j].values[i] = fmaf(key, r.values[i], state[j].values[i]);
+      }
+    }
   }
-  if (!in_range || row_group > 0) return;
+
+ private:
+  static constexpr int kElements = kRowGroups * RowsPerThread / VectorsPerSlice;
+  // Sums over the key have one order whatever the width of a slice: that of 16 lanes which take elements in turn.
+  static constexpr int kLanes = 16;
+  static constexpr int kChains = kLanes / VectorsPerSlice;
+
+  [[nodiscard]] static __device__ int token() { return static_cast<int>(threadIdx.x) / VectorsPerSlice; }
+  [[nodiscard]] static __device__ int vector() { return static_cast<int>(threadIdx.x) % VectorsPerSlice; }
+  [[nodiscard]] static __device__ int element(int e) { return vector() + e * VectorsPerSlice; }
+
+  [[nodiscard]] __device__ float key_dot(const float* row) const {
+    float chains[kChains] = {};
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) chains[e % kChains] = fmaf(key_[e], row[element(e)], chains[e % kChains]);
+    float sum = chains[0];
+    if (kChains == 2) sum += chains[kChains - 1];
+#pragma unroll
+    for (int step = VectorsPerSlice / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, step);
+    return sum;
+  }
+
+  int count_;
+  float state_weight_, weight_;
+  Columns<N> residual_;
+  float key_[kElements];
+};
+template <int N, int VectorsPerSlice, int RowsPerThread>
+struct SharedRecent {
+  float keys[kRecentTokens][kRowGroups * RowsPerThread];
+  Columns<N> residuals[kRecentTokens][VectorsPerSlice];
+};
+// Where there are none.
+struct NoRecent {
+  template <class... Args>
+  __device__ explicit NoRecent(const Args&... /*args*/) {}
+};
+
+// A block's part of a step: a slice of VectorsPerSlice vectors of N columns. A thread has one of the vectors, and of it
+// RowsPerThread rows of the state.
+template <int N, int VectorsPerSlice, int RowsPerThread, bool kRecent>
+struct SliceStep {
+  static constexpr int kThreads = VectorsPerSlice * kRowGroups;
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kRows = kRowGroups * RowsPerThread;
+  static constexpr int kLoaders = 128;  // threads that load q and k, of 128 or 256
+  static constexpr int kPerLoader = (kRows + kLoaders - 1) / kLoaders;
+  struct Shared {
+    float q[kRows], k[kRows], x[kRows];
+    float warp_products[4][3];
+    Columns<N> warp_dots[kWarps][2][VectorsPerSlice];
+    std::conditional_t<kRecent, SharedRecent<N, VectorsPerSlice, RowsPerThread>, char> recent;
+  };
+
+  const StepArgs& a;
+  Shared& shared;
+  int vector = static_cast<int>(threadIdx.x) % VectorsPerSlice;
+  int row_group = static_cast<int>(threadIdx.x) / VectorsPerSlice;
+  int slice, r, h, c;  // the row of the call, the head, the first of the thread's columns
+  Columns<N> s[RowsPerThread];
+  float q_part[kPerLoader], k_part[kPerLoader], v[N];
+  RuleInputs<float> gates;
+
+  __device__ SliceStep(const StepArgs& args, Shared& memory) : a(args), shared(memory) {
+    const unsigned row_head = blockIdx.x / a.slices;
+    slice = static_cast<int>(blockIdx.x % a.slices);
+    r = static_cast<int>(row_head / static_cast<unsigned>(a.heads));
+    h = static_cast<int>(row_head % static_cast<unsigned>(a.heads));
+    c = (slice * VectorsPerSlice + vector) * N;
+  }
+  [[nodiscard]] __device__ bool in_range() const { return c < a.V; }
+  [[nodiscard]] __device__ int first_column() const { return slice * VectorsPerSlice * N; }
+  [[nodiscard]] __device__ int row(int j) const { return row_group + j * kRowGroups; }
+  [[nodiscard]] __device__ bool loads() const { return threadIdx.x < kLoaders; }
+  [[nodiscard]] static __device__ int loaded(int e) { return static_cast<int>(threadIdx.x) + e * kLoaders; }
+
+  // -1: none.
+  [[nodiscard]] __device__ std::int64_t slot() const {
+    std::int64_t slot = r;
+    if (a.index != nullptr) {
+      slot = a.index_is_i64 ? static_cast<const std::int64_t*>(a.index)[r * a.index_stride]
+                            : static_cast<const std::int32_t*>(a.index)[r * a.index_stride];
+    }
+    return slot < a.pool ? slot : -1;
+  }
+  [[nodiscard]] __device__ float* state_of(std::int64_t slot) const {
+    return a.states + slot * a.state_stride + h * a.state_head_stride + c;
+  }
+  __device__ void load_state(const float* state) {
+#pragma unroll
+    for (int j = 0; j < RowsPerThread; ++j) {
+      if (in_range() && row(j) < a.K) {
+        s[j] = *reinterpret_cast<const Columns<N>*>(state + row(j) * a.state_row_stride);
+      } else {
+#pragma unroll
+        for (int i = 0; i < N; ++i) s[j].values[i] = 0.0F;
+      }
+    }
+  }
+  __device__ void store_state(float* state) const {
+#pragma unroll
+    for (int j = 0; j < RowsPerThread; ++j) {
+      if (in_range() && row(j) < a.K) *reinterpret_cast<Columns<N>*>(state + row(j) * a.state_row_stride) = s[j];
+    }
+  }
+
+  // What the token has; q.q, k.k and q.k.
+  __device__ void load_token(float (&products)[3]) {
+#pragma unroll
+    for (int e = 0; e < kPerLoader; ++e) {
+      const int i = loaded(e);
+      q_part[e] = loads() && i < a.K ? a.q.at(r, h / a.group_size, i) : 0.0F;
+      k_part[e] = loads() && i < a.K ? a.k.at(r, h / a.group_size, i) : 0.0F;
+      products[0] += q_part[e] * q_part[e];
+      products[1] += k_part[e] * k_part[e];
+      products[2] += q_part[e] * k_part[e];
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] = in_range() ? a.v.at(r, h, c + i) : 0.0F;
+    gates = a.gates_of(r, h);
+#pragma unroll
+    for (int p = 0; p < 3; ++p) {
+      products[p] = warp_sum(products[p]);
+      if (loads() && threadIdx.x % 32 == 0) shared.warp_products[threadIdx.x / 32][p] = products[p];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int p = 0; p < 3; ++p) {
+      products[p] = shared.warp_products[0][p];
+#pragma unroll
+      for (int w = 1; w < kLoaders / 32; ++w) products[p] += shared.warp_products[w][p];
+    }
+  }
+  [[nodiscard]] __device__ Norms norms_of(const float (&products)[3]) const {
+    if (!a.qk_l2norm) return {1.0F, 1.0F, products[1], products[2]};
+    if (!isfinite(products[0]) || !isfinite(products[1])) return norms_double(a, r, h);
+    const float by_q = 1.0F / sqrtf(products[0] + static_cast<float>(kNormEpsilon));
+    const float by_k = 1.0F / sqrtf(products[1] + static_cast<float>(kNormEpsilon));
+    return {by_q, by_k, products[1] * by_k * by_k, products[2] * by_q * by_k};
+  }
+  // Normalised, with x = k + mix q, in shared memory.
+  __device__ void share_rows(const Norms& norms, float mix) const {
+#pragma unroll
+    for (int e = 0; e < kPerLoader; ++e) {
+      const int i = loaded(e);
+      if (!loads() || i >= kRows) continue;
+      shared.q[i] = q_part[e] * norms.q;
+      shared.k[i] = k_part[e] * norms.k;
+      shared.x[i] = shared.k[i] + mix * shared.q[i];
+    }
+    __syncthreads();
+  }
+
+  // The thread's terms of x^T S and q^T S.
+  __device__ void dot_own(Columns<N> (&dots)[2]) const {
+#pragma unroll
+    for (int j = 0; j < RowsPerThread; ++j) {
+      const float xi = shared.x[row(j)];
+      const float qi = shared.q[row(j)];
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        dots[0].values[i] = fmaf(xi, s[j].values[i], dots[0].values[i]);
+        dots[1].values[i] = fmaf(qi, s[j].values[i], dots[1].values[i]);
+      }
+    }
+  }
+  // Their sums over kSummed groups of rows, then over all of these in order.
+  __device__ void sum_dots(Columns<N> (&dots)[2]) const {
+#pragma unroll
+    for (int step = VectorsPerSlice; step < 32; step *= 2) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+#pragma unroll
+        for (Columns<N>& dot : dots) dot.values[i] += __shfl_xor_sync(0xffffffffU, dot.values[i], step);
+      }
+    }
+    if (threadIdx.x % 32 < VectorsPerSlice) {
+      shared.warp_dots[threadIdx.x / 32][0][vector] = dots[0];
+      shared.warp_dots[threadIdx.x / 32][1][vector] = dots[1];
+    }
+    __syncthreads();
+    constexpr int kWarpsSummed = kSummed * VectorsPerSlice / 32;
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+#pragma unroll
+      for (int w = 0; w < kWarps; w += kWarpsSummed) {
+        Columns<N> some = shared.warp_dots[w][which][vector];
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          if (kWarpsSummed == 2) some.values[i] += shared.warp_dots[w + kWarpsSummed - 1][which][vector].values[i];
+          dots[which].values[i] = w == 0 ? some.values[i] : dots[which].values[i] + some.values[i];
+        }
+      }
+    }
+  }
+
+  // S <- decay S + k r^T
+  __device__ void update(float decay, const float (&residual)[N]) {
+#pragma unroll
+    for (int j = 0; j < RowsPerThread; ++j) {
+      const float ki = shared.k[row(j)];
+#pragma unroll
+      for (int i = 0; i < N; ++i) s[j].values[i] = fmaf(ki, residual[i], decay * s[j].values[i]);
+    }
+  }
+  // The token joins the recent ones. The keys and decays of a head are written by its first slice.
+  __device__ void keep(RecentOfHead& recent, int token, float decay, const float (&residual)[N]) const {
+    if (slice == 0) {
+      for (auto i = static_cast<int>(threadIdx.x); i < a.K; i += kThreads) recent.key(token)[i] = shared.k[i];
+      if (threadIdx.x == 0) recent.decays[token] = decay;
+    }
+    if (!in_range() || row_group > 0) return;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      recent.residual(token)[c + i] = residual[i];
+      recent.counts[c + i] = static_cast<float>(token + 1);
+    }
+  }
+  __device__ void forget_all(RecentOfHead& recent) const {
+    if (!in_range() || row_group > 0) return;
+#pragma unroll
+    for (int i = 0; i < N; ++i) recent.counts[c + i] = 0.0F;
+  }
+  __device__ void store_output(const float (&o)[N]) const {
+    if (!in_range() || row_group > 0) return;
+#pragma unroll
+    for (int i = 0; i < N; ++i) a.o.data.set(r * a.o.data.ld + h * a.o.head + (c + i) * a.o.element, o[i]);
+  }
+};
+
+// Narrow slices are for few blocks, which have all the registers that they want.
+constexpr int blocks_per_sm(int vectors_per_slice, int rows_per_thread) {
+  if (vectors_per_slice == 16) return rows_per_thread <= 8 ? 3 : 2;
+  return rows_per_thread <= 8 ? 4 : 3;
+}
+
+template <int N, int VectorsPerSlice, int RowsPerThread, bool kRecent>
+__global__ __launch_bounds__(VectorsPerSlice* kRowGroups,
+                             blocks_per_sm(VectorsPerSlice,
+                                           RowsPerThread)) void step_kernel(const __grid_constant__ StepArgs a) {
+  using Slice = SliceStep<N, VectorsPerSlice, RowsPerThread, kRecent>;
+  __shared__ typename Slice::Shared shared;
+  ptx::let_next_begin();
+  Slice step(a, shared);
+  const std::int64_t slot = step.slot();
+  if (slot < 0) {
+    ptx::wait_for_previous();
+    return step.store_output({});
+  }
+  // What only this kernel writes.
+  RecentOfHead recent(kRecent ? a.recent + slot * a.recent_stride + step.h * a.recent_head_stride : nullptr, a.K, a.V);
+  using Recent = std::conditional_t<kRecent, RecentOfThread<N, VectorsPerSlice, RowsPerThread>, NoRecent>;
+  const Recent own_recent(recent, step.first_column(), step.c, step.in_range());
+  float* const state = step.state_of(slot);
+  step.load_state(state);
+  ptx::wait_for_previous();
+
+  float products[3] = {};
+  step.load_token(products);
+  const Norms norms = step.norms_of(products);
+  step.gates.k_dot_k = norms.k_dot_k;
+  const RuleOutputs<float> rule = rule_forward<float>(a.rule, step.gates);
+  const float decay = expf(rule.log_decay);
+  step.share_rows(norms, rule.mix);
+
+  Columns<N> dots[2] = {};  // x^T S, q^T S
+  step.dot_own(dots);
+  if constexpr (kRecent) own_recent.add_to(dots, shared.x, shared.q);
+  step.sum_dots(dots);
+  float residual[N], o[N];
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    a.o.data.set(r * a.o.data.ld + h * a.o.head + (c + i) * a.o.element,
-                 a.scale * (decay * q_dot_S.values[i] + norms.q_dot_k * residual[i]));
+    residual[i] = rule.write * step.v[i] - rule.erase * decay * dots[0].values[i];
+    o[i] = a.scale * (decay * dots[1].values[i] + norms.q_dot_k * residual[i]);
   }
+
+  if constexpr (!kRecent) {
+    step.update(decay, residual);
+    step.store_state(state);
+  } else if (own_recent.is_full()) {
+    own_recent.settle(step.s, shared.recent, decay, shared.k, residual);
+    step.store_state(state);
+    step.forget_all(recent);
+  } else {
+    step.keep(recent, own_recent.count(), decay, residual);
+  }
+  step.store_output(o);
 }
 
 StridedView strided_view(const ConstTensorView& view) {
@@ -261,6 +456,12 @@ StridedView strided_view(const ConstTensorView& view) {
   out.head = view.step(1);
   out.element = view.shape.rank > 2 ? view.step(2) : 0;
   return out;
+}
+
+// Whether the residuals of recent tokens, of which V are a multiple of 4, can be accessed 4 at a time.
+bool has_wide_residuals(const TensorView& recent) {
+  return !recent || (reinterpret_cast<std::uintptr_t>(recent.data) % 16 == 0 && recent.step(0) % 4 == 0 &&
+                     recent.step(1) % 4 == 0);
 }
 
 // Everything but the values of the index, which is in device memory.
@@ -273,6 +474,7 @@ void check_step(const RecurrenceStep& args) {
     require(args.index.shape == Shape{args.q.extent(0)}, "index has shape {}, expected [R] = [{}]",
             args.index.shape.text(), args.q.extent(0));
     without_index.states.shape.extent[0] = std::max(args.states.extent(0), args.q.extent(0));
+    if (args.recent) without_index.recent.shape.extent[0] = without_index.states.extent(0);
   }
   check(without_index);
   require(args.q.extent(2) <= kMaxStepKeys, "q has width {}, at most {} on a GPU", args.q.extent(2), kMaxStepKeys);
@@ -291,7 +493,8 @@ void gated_recurrence_step(const Context& context, const GatesForward& gates, co
   if (R == 0 || V == 0) return;
   const TensorView& states = args.states;
   const bool vectorized = reinterpret_cast<std::uintptr_t>(states.data) % 16 == 0 && V % 4 == 0 &&
-                          states.step(0) % 4 == 0 && states.step(1) % 4 == 0 && states.step(2) % 4 == 0;
+                          states.step(0) % 4 == 0 && states.step(1) % 4 == 0 && states.step(2) % 4 == 0 &&
+                          has_wide_residuals(args.recent);
   // A slice of 64 columns, or of 32 where there would be few blocks.
   const std::int64_t vectors_per_slice = R * HV * ceil_div(V, 64) < context.sm_count() ? 8 : 16;
   const std::int64_t slices = ceil_div(V, vectors_per_slice * (vectorized ? 4 : 1));
@@ -308,6 +511,9 @@ void gated_recurrence_step(const Context& context, const GatesForward& gates, co
                    .state_stride = states.step(0),
                    .state_head_stride = states.step(1),
                    .state_row_stride = states.step(2),
+                   .recent = args.recent ? floats(args.recent) : nullptr,
+                   .recent_stride = args.recent ? args.recent.step(0) : 0,
+                   .recent_head_stride = args.recent ? args.recent.step(1) : 0,
                    .index = args.index.data,
                    .index_stride = args.index ? args.index.step(0) : 0,
                    .pool = states.extent(0),
@@ -321,10 +527,15 @@ void gated_recurrence_step(const Context& context, const GatesForward& gates, co
                    .group_size = static_cast<int>(HV / args.q.extent(1)),
                    .slices = static_cast<unsigned>(slices)};
   const auto blocks = static_cast<unsigned>(R * HV * slices);
-  const auto run = [&](auto columns, auto vectors, auto rows) {
+  const auto launch = [&](auto columns, auto vectors, auto rows, auto keeps_recent) {
     launch_overlapped(context, "recurrence_step",
-                      step_kernel<decltype(columns)::value, decltype(vectors)::value, decltype(rows)::value>, blocks,
-                      decltype(vectors)::value * kRowGroups, 0, a);
+                      step_kernel<decltype(columns)::value, decltype(vectors)::value, decltype(rows)::value,
+                                  decltype(keeps_recent)::value>,
+                      blocks, decltype(vectors)::value * kRowGroups, 0, a);
+  };
+  const auto run = [&](auto columns, auto vectors, auto rows) {
+    if (args.recent) return launch(columns, vectors, rows, std::true_type());
+    launch(columns, vectors, rows, std::false_type());
   };
   const auto dispatch_rows = [&](auto columns, auto vectors) {
     if (K <= 4 * kRowGroups) return run(columns, vectors, std::integral_constant<int, 4>());
