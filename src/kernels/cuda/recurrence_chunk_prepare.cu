@@ -271,33 +271,10 @@ constexpr int prepare_shared_bytes() {
   return tiles > matrices ? tiles : matrices;
 }
 
+// A warp's 16 rows of Q K^T and K K^T, up to the diagonal block.
 template <class E, int kKeyDim>
-__global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a) {
-  extern __shared__ __align__(1024) unsigned char memory[];
-  __shared__ ChunkGates gates;
-  const Tile<E, kChunk, kKeyDim> q{reinterpret_cast<E*>(memory)};
-  const Tile<E, kChunk, kKeyDim> k{q.data + kChunk * kKeyDim};
-  // Reuses the memory of the tiles after the products.
-  auto* A = reinterpret_cast<float*>(memory);
-  float* T = A + kChunk * kStride;
-  const Lane lane;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const std::int64_t slot = blockIdx.x;
-  const int head = static_cast<int>(slot % a.dims.value_heads);
-  const int q_head = head / a.dims.group_size;
-  const ChunkRange range = chunk_range(a.chunks, slot / a.dims.value_heads);
-
-  load_tile<kThreads>(q, chunk_rows(a.q, range, q_head), range.tokens, a.dims.key_dim);
-  load_tile<kThreads>(k, chunk_rows(a.k, range, q_head), range.tokens, a.dims.key_dim);
-  cp_async_commit();
-  cp_async_wait<0>();
-  __syncthreads();
-  compute_norms(a, q, k, gates, warp, lane);
-  __syncthreads();
-  if (warp == 0) compute_gates(a, range, head, a.out.factors + slot * (kFactors * kChunk), gates, lane);
-
-  // A warp's 16 rows of Q K^T and K K^T, up to the diagonal block.
-  Accumulator qk[8], kk[8];
+__device__ inline void multiply_keys(Accumulator (&qk)[8], Accumulator (&kk)[8], const Tile<E, kChunk, kKeyDim>& q,
+                                     const Tile<E, kChunk, kKeyDim>& k, bool erases, int warp, const Lane& lane) {
   for (int inner = 0; inner < kKeyDim; inner += 16) {
     const FragmentA<E> q_rows = load_a(q, 16 * warp, inner, lane);
     const FragmentA<E> k_rows = load_a(k, 16 * warp, inner, lane);
@@ -306,11 +283,17 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a) 
       if (n > warp) break;
       const FragmentBPair<E> keys = load_b(k, 16 * n, inner, lane);
       mma(qk[2 * n], qk[2 * n + 1], q_rows, keys);
-      if (a.erases) mma(kk[2 * n], kk[2 * n + 1], k_rows, keys);
+      if (erases) mma(kk[2 * n], kk[2 * n + 1], k_rows, keys);
     }
   }
-  __syncthreads();  // the tiles have been read, the gates written
+}
 
+// A_qk and A_xk of the warp's rows, to the workspace, and A = diag(erase) A_xk to shared memory. Row r, column i: the
+// products by the norms and the decay from i to r, gamma_r / gamma_i.
+template <class E>
+__device__ inline void store_chunk_matrices(const PrepareArgs& a, std::int64_t slot, const Accumulator (&qk)[8],
+                                            const Accumulator (&kk)[8], const ChunkGates& gates, float* A, int warp,
+                                            const Lane& lane) {
   constexpr int kParts = operand_parts(kIsBf16<E>);
   auto* A_qk = static_cast<E*>(a.out.A_qk) + slot * kParts * kChunkMatrix;
   E* A_xk = a.out.A_xk == nullptr ? nullptr : static_cast<E*>(a.out.A_xk) + slot * kParts * kChunkMatrix;
@@ -347,10 +330,41 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a) 
       }
     }
   }
+}
+
+template <class E, int kKeyDim>
+__global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  __shared__ ChunkGates gates;
+  const Tile<E, kChunk, kKeyDim> q{reinterpret_cast<E*>(memory)};
+  const Tile<E, kChunk, kKeyDim> k{q.data + kChunk * kKeyDim};
+  // Reuses the memory of the tiles after the products.
+  auto* A = reinterpret_cast<float*>(memory);
+  float* T = A + kChunk * kStride;
+  const Lane lane;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const std::int64_t slot = blockIdx.x;
+  const int head = static_cast<int>(slot % a.dims.value_heads);
+  const int q_head = head / a.dims.group_size;
+  const ChunkRange range = chunk_range(a.chunks, slot / a.dims.value_heads);
+
+  load_tile<kThreads>(q, chunk_rows(a.q, range, q_head), range.tokens, a.dims.key_dim);
+  load_tile<kThreads>(k, chunk_rows(a.k, range, q_head), range.tokens, a.dims.key_dim);
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncthreads();
+  compute_norms(a, q, k, gates, warp, lane);
+  __syncthreads();
+  if (warp == 0) compute_gates(a, range, head, a.out.factors + slot * (kFactors * kChunk), gates, lane);
+
+  Accumulator qk[8], kk[8];
+  multiply_keys(qk, kk, q, k, a.erases, warp, lane);
+  __syncthreads();  // the tiles have been read, the gates written
+  store_chunk_matrices<E>(a, slot, qk, kk, gates, A, warp, lane);
   if (!a.erases) return;
   __syncthreads();
   invert_unit_lower(A, T, warp, lane);
-  auto* inverse = static_cast<E*>(a.out.T) + slot * kParts * kChunkMatrix;
+  auto* inverse = static_cast<E*>(a.out.T) + slot * operand_parts(kIsBf16<E>) * kChunkMatrix;
 #pragma unroll 4
   for (int i = 4 * static_cast<int>(threadIdx.x); i < kChunkMatrix; i += 4 * kThreads) {
     const int row = i / kChunk;

@@ -69,6 +69,12 @@ struct ScanTileIterator {
   static constexpr int kMatrices = operand_parts(kIsBf16<E>) * static_cast<int>(kChunkMatrix);
 };
 
+// A factor for each of the two tokens that an accumulator's elements belong to.
+struct TokenPair {
+  float2 x;
+  __device__ float operator[](int element) const { return element % 2 == 0 ? x.x : x.y; }
+};
+
 // One stage of shared memory: the inputs of one chunk.
 template <class E, int kKeyDim>
 struct ScanTiles {
@@ -108,8 +114,9 @@ struct ScanTiles {
     if (i < kScanFactors * kChunk) cp_async(factors + i, from.factors + i, true);
   }
   __device__ const float* factor(Factor which) const { return factors + which * kChunk; }
-  __device__ float2 factor(Factor which, int j, const Lane& lane) const {
-    return *reinterpret_cast<const float2*>(factor(which) + 8 * j + 2 * lane.quad);
+  // Of accumulator j of a warp tile of tokens.
+  __device__ TokenPair pair(Factor which, int j, const Lane& lane) const {
+    return {*reinterpret_cast<const float2*>(factor(which) + 8 * j + 2 * lane.quad)};
   }
   __device__ float gamma_C() const { return factor(kGamma)[kChunk - 1]; }
 };

@@ -7,6 +7,70 @@ namespace {
 
 using namespace scan;
 
+// dV' = A_qk^T dO + diag(exp(G_C - G)) K dS+, then dR = T^T dV'; `meanwhile` is done while the first product runs.
+// Leaves dO as an operand, too.
+template <int kStages, class E, int kKeyDim, class Meanwhile>
+__device__ inline void residual_gradient(Accumulator (&d_residual)[kChunkAccumulators], FragmentA<E> (&d_o)[kKSteps],
+                                         const Accumulator (&d_state)[kKeyDim / 8], const ScanTiles<E, kKeyDim>& tiles,
+                                         int warp_column, bool erases, const Lane& lane, const Meanwhile& meanwhile) {
+  constexpr int kKeysAtATime = kKeysPerWait<E, kKeyDim, kStages>;
+#pragma unroll
+  for (int key = 0; key < kKeyDim; key += kKeysAtATime) {
+    FragmentA<E> state_fragments[kKeysAtATime / 16];
+    to_state_fragments(state_fragments, d_state, key);
+    mma_fence<E>(d_residual);
+    mma_rows_state(d_residual, tiles.k, state_fragments, key, lane);
+    if (key == 0) meanwhile();
+    mma_commit_and_wait<E>(d_residual);
+  }
+  scale_tokens(d_residual, tiles.factor(kGammaToEndK), lane);
+#pragma unroll
+  for (int step = 0; step < kKSteps; ++step) {
+    d_o[step] = to_fragment_a<E>(load_accumulator(tiles.values, 2 * step, warp_column, lane),
+                                 load_accumulator(tiles.values, 2 * step + 1, warp_column, lane));
+  }
+  mma_fence<E>(d_residual);
+#pragma unroll
+  for (const auto& part : tiles.A_qk) mma_lower<true>(d_residual, d_o, part, lane);
+  mma_commit_and_wait<E>(d_residual);
+  if (!erases) return;
+  FragmentA<E> d_v_new[kKSteps];
+  to_fragments(d_v_new, d_residual);
+  zero(d_residual);
+  mma_fence<E>(d_residual);
+#pragma unroll
+  for (const auto& part : tiles.T) mma_lower<true>(d_residual, d_v_new, part, lane);
+  mma_commit_and_wait<E>(d_residual);
+}
+
+// What multiplies Q^T and K^T in dS: scale diag(gamma) dO - diag(erase gamma mix) dR, in the place of dO, and
+// -diag(erase gamma) dR.
+template <class E, int kKeyDim>
+__device__ inline void state_operands(FragmentA<E> (&of_q)[kKSteps], FragmentA<E> (&of_k)[kKSteps],
+                                      const Accumulator (&d_residual)[kChunkAccumulators],
+                                      const ScanTiles<E, kKeyDim>& tiles, const Lane& lane) {
+#pragma unroll
+  for (int step = 0; step < kKSteps; ++step) {
+    Accumulator q_operand[2], k_operand[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int j = 2 * step + half;
+      const TokenPair scale_gamma_q = tiles.pair(kScaleGammaQ, j, lane);
+      const TokenPair erase_gamma_mix_q = tiles.pair(kEraseGammaMixQ, j, lane);
+      const TokenPair erase_gamma_k = tiles.pair(kEraseGammaK, j, lane);
+      const Accumulator d_o = to_accumulator(of_q[step], half);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float d_r = d_residual[j].x[i];
+        q_operand[half].x[i] = scale_gamma_q[i] * d_o.x[i] - erase_gamma_mix_q[i] * d_r;
+        k_operand[half].x[i] = -erase_gamma_k[i] * d_r;
+      }
+    }
+    of_q[step] = to_fragment_a<E>(q_operand[0], q_operand[1]);
+    of_k[step] = to_fragment_a<E>(k_operand[0], k_operand[1]);
+  }
+}
+
 // kErases is a template parameter in bf16 to have no branch around wgmma (see mma_fence). kSegmentsOnly: the scan gives
 // nothing but segment_dN.
 template <class E, int kKeyDim, int kStages, bool kErases, bool kSegmentsOnly>
@@ -60,70 +124,23 @@ __global__ void __launch_bounds__(kThreads, (kMinBlocksPerSm<E, kKeyDim, kStages
     __syncthreads();
 
     const ChunkRange range = chunk_range(a.chunks, chunk, sequence);
-    Accumulator d_residual[kChunkAccumulators];  // dV', then dR
-    FragmentA<E> fragments[kKSteps];
-    FragmentA<E> d_o[kKSteps];  // dO, then the operand that multiplies Q^T
-    constexpr int kKeysAtATime = kKeysPerWait<E, kKeyDim, kStages>;
-#pragma unroll
-    for (int key = 0; key < kKeyDim; key += kKeysAtATime) {
-      FragmentA<E> state_fragments[kKeysAtATime / 16];
-      to_state_fragments(state_fragments, d_state, key);
-      mma_fence<E>(d_residual);
-      mma_rows_state(d_residual, tiles.k, state_fragments, key, lane);
-      if (!kSegmentsOnly && kOverlap && key == 0) store_state();
-      mma_commit_and_wait<E>(d_residual);
-    }
-    scale_tokens(d_residual, tiles.factor(kGammaToEndK), lane);
-#pragma unroll
-    for (int step = 0; step < kKSteps; ++step) {
-      d_o[step] = to_fragment_a<E>(load_accumulator(tiles.values, 2 * step, warp_column, lane),
-                                   load_accumulator(tiles.values, 2 * step + 1, warp_column, lane));
-    }
-    mma_fence<E>(d_residual);
-#pragma unroll
-    for (const auto& part : tiles.A_qk) mma_lower<true>(d_residual, d_o, part, lane);
-    mma_commit_and_wait<E>(d_residual);
-    if (erases) {
-      to_fragments(fragments, d_residual);
-      zero(d_residual);
-      mma_fence<E>(d_residual);
-#pragma unroll
-      for (const auto& part : tiles.T) mma_lower<true>(d_residual, fragments, part, lane);
-      mma_commit_and_wait<E>(d_residual);
-    }
-
-    // dS = gamma_C dS+ + Q^T q_operand + K^T k_operand.
-#pragma unroll
-    for (int step = 0; step < kKSteps; ++step) {
-      Accumulator q_operand[2], k_operand[2];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int j = 2 * step + half;
-        const float2 scale_gamma_q = tiles.factor(kScaleGammaQ, j, lane);
-        const float2 erase_gamma_mix_q = tiles.factor(kEraseGammaMixQ, j, lane);
-        const float2 erase_gamma_k = tiles.factor(kEraseGammaK, j, lane);
-        const Accumulator out = to_accumulator(d_o[step], half);
-#pragma unroll
-        for (int i = 0; i < 4; i += 2) {
-          q_operand[half].x[i] = scale_gamma_q.x * out.x[i] - erase_gamma_mix_q.x * d_residual[j].x[i];
-          q_operand[half].x[i + 1] = scale_gamma_q.y * out.x[i + 1] - erase_gamma_mix_q.y * d_residual[j].x[i + 1];
-          k_operand[half].x[i] = -erase_gamma_k.x * d_residual[j].x[i];
-          k_operand[half].x[i + 1] = -erase_gamma_k.y * d_residual[j].x[i + 1];
-        }
-      }
-      d_o[step] = to_fragment_a<E>(q_operand[0], q_operand[1]);
-      fragments[step] = to_fragment_a<E>(k_operand[0], k_operand[1]);
-    }
+    Accumulator d_residual[kChunkAccumulators];           // dV', then dR
+    FragmentA<E> q_operand[kKSteps], k_operand[kKSteps];  // of dS; the former is dO first
+    residual_gradient<kStages>(d_residual, q_operand, d_state, tiles, warp_column, erases, lane, [&] {
+      if (!kSegmentsOnly && kOverlap) store_state();
+    });
+    state_operands(q_operand, k_operand, d_residual, tiles, lane);
     const auto store_gradients = [&] {
       store_split<E>(d_residual, a.d_residual, a.dims, slot, column, lane);
       scale_tokens(d_residual, tiles.factor(kWrite), lane);
       store_warp_tile(d_residual, chunk_rows(a.dv, range, head, column), range.tokens, columns, lane);
     };
     if (!kSegmentsOnly && !kOverlap) store_gradients();
+    // dS = gamma_C dS+ + Q^T q_operand + K^T k_operand
     scale(d_state, tiles.gamma_C());
     mma_fence<E>(d_state);
-    mma_rows_transposed<E, kKeyDim>(d_state, tiles.q, d_o, lane);
-    if (erases) mma_rows_transposed<E, kKeyDim>(d_state, tiles.k, fragments, lane);
+    mma_rows_transposed<E, kKeyDim>(d_state, tiles.q, q_operand, lane);
+    if (erases) mma_rows_transposed<E, kKeyDim>(d_state, tiles.k, k_operand, lane);
     if (!kSegmentsOnly && kOverlap) store_gradients();
     mma_commit_and_wait<E>(d_state);
     __syncthreads();

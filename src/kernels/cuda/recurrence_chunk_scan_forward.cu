@@ -25,6 +25,103 @@ __device__ inline void reload_from_shared(Accumulator (&tile)[kChunkAccumulators
   }
 }
 
+// R = diag(write) V - diag(erase gamma) K S - diag(erase gamma mix) Q S, in the place of K S.
+template <class E, int kKeyDim>
+__device__ inline void to_residual(Accumulator (&ks)[kChunkAccumulators], const Accumulator (&qs)[kChunkAccumulators],
+                                   const ScanTiles<E, kKeyDim>& tiles, int warp_column, const Lane& lane) {
+#pragma unroll
+  for (int j = 0; j < kChunkAccumulators; ++j) {
+    const Accumulator value = load_accumulator(tiles.values, j, warp_column, lane);
+    const TokenPair write = tiles.pair(kWrite, j, lane);
+    const TokenPair erase_gamma_k = tiles.pair(kEraseGammaK, j, lane);
+    const TokenPair erase_gamma_mix_q = tiles.pair(kEraseGammaMixQ, j, lane);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      ks[j].x[i] = write[i] * value.x[i] - erase_gamma_k[i] * ks[j].x[i] - erase_gamma_mix_q[i] * qs[j].x[i];
+    }
+  }
+}
+
+// Q S and K S; `meanwhile` is done while the products of the first keys run.
+template <int kStages, class E, int kKeyDim, class Meanwhile>
+__device__ inline void multiply_state(Accumulator (&qs)[kChunkAccumulators], Accumulator (&ks)[kChunkAccumulators],
+                                      const Accumulator (&state)[kKeyDim / 8], const ScanTiles<E, kKeyDim>& tiles,
+                                      bool needs_qs, bool needs_ks, const Lane& lane, const Meanwhile& meanwhile) {
+  constexpr int kKeysAtATime = kKeysPerWait<E, kKeyDim, kStages>;
+#pragma unroll
+  for (int key = 0; key < kKeyDim; key += kKeysAtATime) {
+    FragmentA<E> state_fragments[kKeysAtATime / 16];
+    to_state_fragments(state_fragments, state, key);
+    mma_fence<E>(qs, ks);
+    if (needs_qs) mma_rows_state(qs, tiles.q, state_fragments, key, lane);
+    if (needs_ks) mma_rows_state(ks, tiles.k, state_fragments, key, lane);
+    if (key == 0) meanwhile();
+    mma_commit_and_wait<E>(qs, ks);
+  }
+}
+
+// V' = T R, in the place of R.
+template <class E, int kKeyDim>
+__device__ inline void multiply_T(Accumulator (&residual)[kChunkAccumulators], const ScanTiles<E, kKeyDim>& tiles,
+                                  const Lane& lane) {
+  FragmentA<E> fragments[kKSteps];
+  to_fragments(fragments, residual);
+  zero(residual);
+  mma_fence<E>(residual);
+#pragma unroll
+  for (const auto& part : tiles.T) mma_lower<false>(residual, fragments, part, lane);
+  mma_commit_and_wait<E>(residual);
+}
+
+// O = scale diag(gamma) Q S + A_qk V', in the place of Q S, and S+ = gamma_C S + (diag(exp(G_C - G)) K)^T V': in one
+// batch of products, or one after the other where registers are short. `v_new` is used up.
+template <int kStages, class E, int kKeyDim, class StoreOutput>
+__device__ inline void finish_chunk(Accumulator (&qs)[kChunkAccumulators], Accumulator (&state)[kKeyDim / 8],
+                                    Accumulator (&v_new)[kChunkAccumulators], const ScanTiles<E, kKeyDim>& tiles,
+                                    bool has_output, const Lane& lane, const StoreOutput& store_output) {
+  FragmentA<E> fragments[kKSteps], low[kIsBf16<E> ? kKSteps : 1], decayed[kKSteps];
+  to_fragments(fragments, v_new);
+  if constexpr (kIsBf16<E>) to_low_fragments(low, fragments, v_new);
+  const auto begin_output = [&] {
+    if constexpr (kSpillQS<E, kKeyDim, kStages>) reload_from_shared(qs, tiles.q.data);
+    scale_tokens(qs, tiles.factor(kScaleGammaQ), lane);
+  };
+  const auto mma_output = [&] {
+    if constexpr (kIsBf16<E>) mma_lower<false>(qs, low, tiles.A_qk[0], lane);
+#pragma unroll
+    for (const auto& part : tiles.A_qk) mma_lower<false>(qs, fragments, part, lane);
+  };
+  const auto begin_state = [&] {
+    scale_tokens(v_new, tiles.factor(kGammaToEndK), lane);
+    to_fragments(decayed, v_new);
+    scale(state, tiles.gamma_C());
+  };
+  const auto update_state = [&] { mma_rows_transposed<E, kKeyDim>(state, tiles.k, decayed, lane); };
+  if constexpr (kOverlapIo<kKeyDim, kStages>) {
+    begin_state();
+    if (has_output) {
+      begin_output();
+      mma_fence<E>(qs, state);
+      mma_output();
+      update_state();
+      mma_commit_and_wait<E>(qs, state);
+      return store_output();
+    }
+  } else {
+    if (has_output) {
+      begin_output();
+      mma_fence<E>(qs);
+      mma_output();
+      mma_commit_and_wait<E>(qs);
+      store_output();
+    }
+    begin_state();
+  }
+  mma_fence<E>(state);
+  update_state();
+  mma_commit_and_wait<E>(state);
+}
+
 // A warp tile of M or N, in float32.
 template <int kAccumulators>
 __device__ inline void store_map(const ForwardScanArgs& a, const Accumulator (&tile)[kAccumulators], std::int64_t map,
@@ -95,99 +192,23 @@ __global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, kSt
     __syncthreads();
 
     Accumulator qs[kChunkAccumulators], v_new[kChunkAccumulators];  // Q S, then O; K S, then R, then V'
-    constexpr int kKeysAtATime = kKeysPerWait<E, kKeyDim, kStages>;
-    static_assert(!kOverlap || kKeysAtATime == kKeyDim);
-#pragma unroll
-    for (int key = 0; key < kKeyDim; key += kKeysAtATime) {
-      FragmentA<E> state_fragments[kKeysAtATime / 16];
-      to_state_fragments(state_fragments, state, key);
-      mma_fence<E>(qs, v_new);
-      if (needs_qs) mma_rows_state(qs, tiles.q, state_fragments, key, lane);
-      if (a.erases) mma_rows_state(v_new, tiles.k, state_fragments, key, lane);
-      if constexpr (kOverlap) {
-        store_state();
-        load(chunk + 1);
-      }
-      mma_commit_and_wait<E>(qs, v_new);
-    }
-    FragmentA<E> fragments[kKSteps];
-#pragma unroll
-    for (int j = 0; j < kChunkAccumulators; ++j) {
-      const Accumulator value = load_accumulator(tiles.values, j, warp_column, lane);
-      const float2 write = tiles.factor(kWrite, j, lane);
-      const float2 erase_gamma_k = tiles.factor(kEraseGammaK, j, lane);
-      const float2 erase_gamma_mix_q = tiles.factor(kEraseGammaMixQ, j, lane);
-#pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        v_new[j].x[i] = write.x * value.x[i] - erase_gamma_k.x * v_new[j].x[i] - erase_gamma_mix_q.x * qs[j].x[i];
-        v_new[j].x[i + 1] =
-            write.y * value.x[i + 1] - erase_gamma_k.y * v_new[j].x[i + 1] - erase_gamma_mix_q.y * qs[j].x[i + 1];
-      }
-    }
+    multiply_state<kStages>(qs, v_new, state, tiles, needs_qs, a.erases, lane, [&] {
+      if constexpr (!kOverlap) return;
+      store_state();
+      load(chunk + 1);
+    });
+    to_residual(v_new, qs, tiles, warp_column, lane);
+    const bool has_output = !kMaps && a.o.data != nullptr;
     if constexpr (kSpillQS<E, kKeyDim, kStages>) {
       __syncthreads();  // all warps have read Q
-      if (!kMaps && a.o.data != nullptr) spill_to_shared(tiles.q.data, qs);
+      if (has_output) spill_to_shared(tiles.q.data, qs);
     }
-    if (a.erases) {
-      to_fragments(fragments, v_new);
-      zero(v_new);
-      mma_fence<E>(v_new);
-#pragma unroll
-      for (const auto& part : tiles.T) mma_lower<false>(v_new, fragments, part, lane);
-      mma_commit_and_wait<E>(v_new);
-    }
+    if (a.erases) multiply_T(v_new, tiles, lane);
     if (!kMaps && a.v_new != nullptr) store_split<E>(v_new, a.v_new, a.dims, slot, column, lane);
-    to_fragments(fragments, v_new);
-
-    // O and S+: in one batch of products, or one after the other where registers are short.
-    FragmentA<E> low[kIsBf16<E> ? kKSteps : 1], decayed[kKSteps];
-    if constexpr (kIsBf16<E>) to_low_fragments(low, fragments, v_new);
-    const auto begin_output = [&] {
-      if constexpr (kSpillQS<E, kKeyDim, kStages>) reload_from_shared(qs, tiles.q.data);
-      scale_tokens(qs, tiles.factor(kScaleGammaQ), lane);
-    };
-    const auto mma_output = [&] {
-      if constexpr (kIsBf16<E>) mma_lower<false>(qs, low, tiles.A_qk[0], lane);
-#pragma unroll
-      for (const auto& part : tiles.A_qk) mma_lower<false>(qs, fragments, part, lane);
-    };
-    const auto store_output = [&] {
+    finish_chunk<kStages>(qs, state, v_new, tiles, has_output, lane, [&] {
       const ChunkRange range = chunk_range(a.chunks, chunk, sequence);
       store_warp_tile(qs, chunk_rows(a.o, range, head, column), range.tokens, columns, lane);
-    };
-    const auto begin_state = [&] {
-      scale_tokens(v_new, tiles.factor(kGammaToEndK), lane);
-      to_fragments(decayed, v_new);
-      scale(state, tiles.gamma_C());
-    };
-    const auto update_state = [&] { mma_rows_transposed<E, kKeyDim>(state, tiles.k, decayed, lane); };
-    if constexpr (kOverlap) {
-      begin_state();
-      if (!kMaps && a.o.data != nullptr) {
-        begin_output();
-        mma_fence<E>(qs, state);
-        mma_output();
-        update_state();
-        mma_commit_and_wait<E>(qs, state);
-        store_output();
-      } else {
-        mma_fence<E>(state);
-        update_state();
-        mma_commit_and_wait<E>(state);
-      }
-    } else {
-      if (!kMaps && a.o.data != nullptr) {
-        begin_output();
-        mma_fence<E>(qs);
-        mma_output();
-        mma_commit_and_wait<E>(qs);
-        store_output();
-      }
-      begin_state();
-      mma_fence<E>(state);
-      update_state();
-      mma_commit_and_wait<E>(state);
-    }
+    });
     __syncthreads();
   }
   if (!kMaps && a.final_states.data != nullptr && is_last)
