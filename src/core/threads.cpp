@@ -165,8 +165,8 @@ class Pool {
     return nullptr;
   }
 
-  // Where the system has no more threads, fewer do it. Waits until they have come: a thread that OpenMP's runtime hears of
-  // for the first time while the process ends makes LLVM's abort.
+  // Where the system has no more threads, fewer do it. Waits until they have come: a thread that OpenMP's runtime hears
+  // of for the first time while the process ends makes LLVM's abort.
   void hire(int helpers) {
     if (helpers <= hired_.load(std::memory_order_relaxed)) return;
     const std::unique_lock lock(hiring_, std::try_to_lock);
