@@ -284,6 +284,10 @@ void add_compare(CLI::App& app) {
   flags->training.add_to(*command);
   command->get_option("--out")->description(
       "Folder for the runs, the tables and the figure. Required, here or in --config");
+  // Of a training run these speak of several processes, which a comparison does not have.
+  command->get_option("--rows")->description("Rows (examples) of a batch");
+  command->get_option("--batch-tokens")
+      ->description("Tokens of an update, --rows at a time. 0: --rows and --accumulate decide");
   for (const auto& [name, instead] : kOfOneRun) command->get_option(name)->group(kHiddenGroup);
   command->footer(
       "All runs have the same data, batches, steps, schedule and shape of the model; rules have different gates, so "
