@@ -83,10 +83,15 @@ std::map<std::string, double> scores_of(LanguageModel& model, const TrainingData
 // Of the last tenth of the steps: a single batch says little.
 double last_training_loss(const std::string& folder) {
   const std::vector<RunRecord> log = read_run_log((fs::path(folder) / kRunLogName).string());
-  const std::size_t count = std::max<std::size_t>(log.size() / 10, 1);
+  const std::size_t last = std::max<std::size_t>(log.size() / 10, 1);
   double sum = 0;
-  for (std::size_t i = log.size() - count; i < log.size(); ++i) sum += log[i].loss;
-  return sum / static_cast<double>(count);
+  int count = 0;
+  for (std::size_t i = log.size() - last; i < log.size(); ++i) {
+    if (!std::isfinite(log[i].tokens_per_second)) continue;  // a line that was lost
+    sum += log[i].loss;
+    ++count;
+  }
+  return sum / count;
 }
 
 std::string checkpoint_in(const std::string& folder) {
@@ -284,6 +289,10 @@ void add_compare(CLI::App& app) {
   flags->training.add_to(*command);
   command->get_option("--out")->description(
       "Folder for the runs, the tables and the figure. Required, here or in --config");
+  // Of a training run these speak of several processes, which a comparison does not have.
+  command->get_option("--rows")->description("Rows (examples) of a batch");
+  command->get_option("--batch-tokens")
+      ->description("Tokens of an update, --rows at a time. 0: --rows and --accumulate decide");
   for (const auto& [name, instead] : kOfOneRun) command->get_option(name)->group(kHiddenGroup);
   command->footer(
       "All runs have the same data, batches, steps, schedule and shape of the model; rules have different gates, so "

@@ -22,6 +22,7 @@
 #include "eval/task_file.h"
 #include "infer/state_file.h"
 #include "io/atomic_file.h"
+#include "io/parse_json.h"
 #include "model/checkpoint.h"
 
 namespace qdelta {
@@ -73,6 +74,24 @@ void write_examples(const std::string& path, const eval::TaskList& tasks,
   file.commit();
 }
 
+// Whether it is a file that --out or --harness-out has written.
+bool is_result(const std::string& path) {
+  try {
+    const nlohmann::json json = read_json_file(path);
+    return json.is_object() && json.contains("results") &&
+           (json.contains("qdelta") || json.value("model_source", "") == "qdelta");
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// A name that was mistyped must not cost somebody a file.
+void refuse_other_file(const std::string& path, const char* flag) {
+  const bool something = std::filesystem::is_regular_file(path) && std::filesystem::file_size(path) > 0;
+  require(!something || is_result(path),
+          "{} is there already and is no result of qdelta eval; move it away, or give another {}", path, flag);
+}
+
 void check(const EvalFlags& flags) {
   require(flags.batch > 0, "batch is {}, expected at least 1", flags.batch);
   require(flags.bootstrap >= 0, "bootstrap is {}, expected 0 (none) or more", flags.bootstrap);
@@ -88,6 +107,8 @@ void check(const EvalFlags& flags) {
             folder.string(), path);
     require(!std::filesystem::is_directory(path), "{} is a folder, expected a file to write", path);
   }
+  refuse_other_file(flags.out, "--out");
+  refuse_other_file(flags.harness_out, "--harness-out");
 }
 
 // --tasks: names of tasks, and files that define some.

@@ -9,6 +9,7 @@
 
 #include "cli/cli.h"
 #include "cli/generate_common.h"
+#include "cli/several_values.h"
 #include "infer/generator.h"
 #include "infer/prompt.h"
 #include "infer/state_file.h"
@@ -168,10 +169,11 @@ void add_generate(CLI::App& app) {
   add_generation_flags(*command, *flags, "Most tokens to generate; 0 with --save-state: only read the prompt",
                        "The same seed gives the same text. Of several prompts or samples each has random\n"
                        "numbers of its own: only the first is as it would be alone");
-  command->add_option(
+  several_values(command->add_option(
       "--prompt", flags->prompts,
-      "Text to continue; several are decoded as one batch. One of this, --prompt-file and --load-state is required");
-  command->add_option("--prompt-file", flags->prompt_files, "The same from files, - for standard input");
+      "Text to continue; several are decoded as one batch. One of this, --prompt-file and --load-state is required"));
+  several_values(
+      command->add_option("--prompt-file", flags->prompt_files, "The same from files, - for standard input"));
   command->add_option("--num-samples", flags->num_samples, "Continuations of each prompt")->capture_default_str();
   command->add_flag("--stream", flags->stream, "Print the text as it comes; for one prompt and one sample");
   command->add_flag("!--no-bos", flags->bos, "Do not begin with the begin-of-text token");

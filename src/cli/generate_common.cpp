@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/model_folder.h"
+#include "cli/several_values.h"
 #include "cli/validators.h"
 #include "model/checkpoint.h"
 
@@ -30,7 +31,8 @@ void add_generation_flags(CLI::App& command, GenerateFlags& flags, const std::st
   command.add_option("--repetition-penalty", sampling.repetition_penalty, "Above 1: avoid tokens already used")
       ->capture_default_str();
   command.add_option("--seed", sampling.seed, seed)->capture_default_str()->check(whole_number());
-  command.add_option("--stop", flags.options.stop, "Text that ends a sequence; may be given several times");
+  several_values(
+      command.add_option("--stop", flags.options.stop, "Text that ends a sequence; may be given several times"));
   flags.device.add_to(command);
   command.add_option("--load-state", flags.load_state, "Continue from a state that --save-state left");
   command.add_option("--save-state", flags.save_state, "Keep the recurrent state in this file at the end");

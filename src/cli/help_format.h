@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "cli/several_values.h"
+
 namespace qdelta {
 
 // Options of this group are accepted, but not in the help. (Those of the parser's own hidden group have no name in its
@@ -40,7 +42,9 @@ class HelpFormat : public CLI::Formatter {
   }
   [[nodiscard]] std::string make_option_opts(const CLI::Option* option) const override {
     const bool left_out = option->get_required() && !option->get_option_text().empty();
-    return CLI::Formatter::make_option_opts(option) + (left_out ? " " + get_label("REQUIRED") : "");
+    const bool several = option->get_expected_max() == kSeveralValues;
+    return CLI::Formatter::make_option_opts(option) + (several ? " ..." : "") +
+           (left_out ? " " + get_label("REQUIRED") : "");
   }
 };
 

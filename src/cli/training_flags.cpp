@@ -8,6 +8,7 @@
 #include <charconv>
 
 #include "cli/recompute_flag.h"
+#include "cli/several_values.h"
 #include "cli/validators.h"
 
 namespace qdelta {
@@ -111,8 +112,9 @@ void TrainingFlags::add_to(CLI::App& command) {
       "of --text, --data and --mqar is required");
   add("Data", "--text-key", text_key, "The member of a JSON line that holds the text (text)");
   command.add_flag("--bytes", text_bytes, "Take a --text that is not UTF-8 as it is")->group("Data");
-  add("Data", "--data", data, "Token shards made by qdelta tokenize; A:0.7 B:0.3 mixes them, 7 rows of A to 3 of B");
-  add("Data", "--validation", validation, "Token shards to validate on");
+  several_values(add("Data", "--data", data,
+                     "Token shards made by qdelta tokenize; A:0.7 B:0.3 mixes them, 7 rows of A to 3 of B"));
+  several_values(add("Data", "--validation", validation, "Token shards to validate on"));
   add("Data", "--mqar", mqar, "Synthetic recall: LENGTH:PAIRS:EXAMPLES, or 'paper' for the published mixture");
   add("Data", "--rewrites", rewrites,
       "With --mqar: keys written again with a new value, of which the last is the answer")

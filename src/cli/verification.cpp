@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -179,16 +180,18 @@ class Verification {
     check("log", path, [&]() -> Outcome {
       const std::vector<RunRecord> records = read_run_log(path.string());
       std::int64_t step = 0;
+      int lost = 0;
       for (const RunRecord& record : records) {
         if (record.step != step + 1) {
           fail(Status::corrupt, "{}: after step {} comes step {}", path.string(), step, record.step);
         }
         step = record.step;
+        if (!std::isfinite(record.loss)) ++lost;
       }
       if (step < newest) {
         fail(Status::corrupt, "{} ends at step {}, but there is a checkpoint of step {}", path.string(), step, newest);
       }
-      return {Result::ok, fmt::format("{} steps", step)};
+      return {Result::ok, fmt::format("{} steps", step) + (lost > 0 ? fmt::format(", {} without a loss", lost) : "")};
     });
   }
 

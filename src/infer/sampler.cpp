@@ -21,15 +21,17 @@ void Sampler::start(std::int64_t slot, SamplingState state, std::span<const std:
   require(slot >= 0 && slot < slots_, "there is no slot {} in a pool of {}", slot, slots_);
   state.options.check();
   state.biased = !bias.empty();
-  std::vector<std::uint32_t> bits(static_cast<std::size_t>(seen_words(vocabulary_)));
-  for (const std::int32_t token : seen) {
-    if (token < 0 || token >= vocabulary_) continue;
-    bits[static_cast<std::size_t>(token) / 32] |= std::uint32_t{1} << (token % 32);
-  }
   const auto at = static_cast<std::size_t>(slot);
   upload(device_, states_.data() + at * sizeof(SamplingState), &state, sizeof(SamplingState));
-  const std::size_t bytes = bits.size() * sizeof(std::uint32_t);
-  upload(device_, seen_.data() + at * bytes, bits.data(), bytes);
+  const std::size_t bytes = static_cast<std::size_t>(seen_words(vocabulary_)) * sizeof(std::uint32_t);
+  if (state.options.repetition_penalty != 1.0F) {  // else nobody asks
+    std::vector<std::uint32_t> bits(bytes / sizeof(std::uint32_t));
+    for (const std::int32_t token : seen) {
+      if (token < 0 || token >= vocabulary_) continue;
+      bits[static_cast<std::size_t>(token) / 32] |= std::uint32_t{1} << (token % 32);
+    }
+    upload(device_, seen_.data() + at * bytes, bits.data(), bytes);
+  }
   if (!state.uses_bias()) return;
   clear(device_, drawn_.data() + at * bytes, bytes);
   std::vector<float> row(static_cast<std::size_t>(vocabulary_));

@@ -1,6 +1,7 @@
 #include "io/parse_json.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cstring>
 #include <span>
@@ -89,18 +90,42 @@ const char* skip_string(const char* at, const char* end) {
   return at == end ? end : at + 1;
 }
 
+// A whole number of at most 2^31 - 1; at its beginning again where there is none. Up to seven digits without a branch
+// for each: which is the last is guessed wrong for nearly every id, and that takes longer than all the rest.
+const char* read_id(const char* at, const char* end, std::int32_t& id) {
+  static_assert(std::endian::native == std::endian::little);
+  constexpr std::uint64_t kEach = 0x0101010101010101;
+  std::uint64_t text = 0;
+  if (end - at >= 8) std::memcpy(&text, at, 8);
+  const std::uint64_t digits = text ^ (0x30 * kEach);
+  // The highest bit of each byte that is no digit; behind the first, of some others too.
+  const std::uint64_t others = (digits | (digits + (0x80 - 10) * kEach)) & (0x80 * kEach);
+  const int bits = std::countr_zero(others) - 7;  // of the digits before it
+  if (end - at < 8 || bits == 0 || others == 0) {
+    const auto [behind, error] = std::from_chars(at, end, id);
+    return error == std::errc() && *at != '-' ? behind : at;
+  }
+  // As eight digits, the first of them zeros: two together, four, all.
+  std::uint64_t sum = digits << (64 - bits);
+  sum = (sum * 10 + (sum >> 8)) & 0x00FF00FF00FF00FF;
+  sum = (sum * 100 + (sum >> 16)) & 0x0000FFFF0000FFFF;
+  sum = (sum * 10000 + (sum >> 32)) & 0xFFFFFFFF;
+  id = static_cast<std::int32_t>(sum);
+  return at + bits / 8;
+}
+
 // Reads the ids of an array whose bracket is behind us. Null where there is anything else in it: to JSON 01 is no
 // number.
 const char* read_ids(const char* at, const char* end, std::vector<std::int32_t>& ids) {
   ids.clear();
   while (true) {
     at = skip_space(at, end);
-    if (at == end || *at < '0' || *at > '9') return nullptr;
+    const char* const first = at;
     std::int32_t id = 0;
-    const auto [behind, error] = std::from_chars(at, end, id);
-    if (error != std::errc() || (*at == '0' && behind != at + 1)) return nullptr;
+    at = read_id(at, end, id);
+    if (at == first || (*first == '0' && at != first + 1)) return nullptr;
     ids.push_back(id);
-    at = skip_space(behind, end);
+    at = skip_space(at, end);
     if (at == end || (*at != ',' && *at != ']')) return nullptr;
     if (*at++ == ']') return at;
   }

@@ -63,6 +63,7 @@ class RunLog {
   [[nodiscard]] static RunLog resume(const std::string& path, std::int64_t step,
                                      const std::function<void(const std::string&)>& say = {});
 
+  [[nodiscard]] std::int64_t last_step() const { return last_step_; }
   // Steps must rise. Throws Error(io) if the line cannot be written.
   void append(const RunRecord& record);
   // Flushes what was appended to disk. Throws Error(io).

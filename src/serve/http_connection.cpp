@@ -9,6 +9,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <iterator>
 #include <utility>
@@ -21,7 +22,8 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 
 constexpr std::size_t kMaxHead = 64U << 10U;
-constexpr std::size_t kPiece = 64U << 10U;  // of an answer
+constexpr std::uint64_t kMostAtOnce = 64U << 10U;  // of a body
+constexpr std::size_t kPiece = 64U << 10U;         // of an answer
 constexpr int kClientGone = 499;
 constexpr std::chrono::milliseconds kWatch{500};    // how often to see whether the client is still there
 constexpr std::chrono::milliseconds kLinger{1000};  // for a client to stop sending what nobody reads
@@ -186,6 +188,9 @@ void HttpConnection::say_continue() {
 void HttpConnection::read_body() {
   enter(Phase::body);
   stream_.expires_after(shared_.options.body_time);
+  // Beast reads as much at once as there is room for, else 4 KiB: each time a call of the system, a timer and a wait.
+  const auto rest = parser_->content_length_remaining().value_or(0);
+  buffer_.reserve(static_cast<std::size_t>(std::min<std::uint64_t>(rest, kMostAtOnce)));
   http::async_read(stream_, buffer_, *parser_,
                    [self = shared_from_this()](Error error, std::size_t /*bytes*/) { self->got_body(error); });
 }
@@ -196,6 +201,7 @@ void HttpConnection::got_body(Error error) {
   if (error == beast::error::timeout) return too_slow();
   if (error) return refuse(400, "the body ends too early, or its chunks cannot be read");
   request_.body = std::move(parser_->get().body());
+  buffer_.shrink_to_fit();  // there may be many connections that wait
   handle();
 }
 

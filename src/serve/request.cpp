@@ -112,8 +112,11 @@ std::vector<std::int32_t> token_ids(const json& value, const std::string& place,
   const auto refuse_at = [&](std::size_t index) {
     refuse(parameter, "{}[{}] must be a token id: a whole number from 0 to {}", place, index, vocab_size - 1);
   };
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] >= vocab_size) refuse_at(i);
+  std::int32_t largest = 0;
+  for (const std::int32_t id : ids) largest = std::max(largest, id);
+  if (largest >= vocab_size) {
+    refuse_at(
+        static_cast<std::size_t>(std::ranges::find_if(ids, [&](auto id) { return id >= vocab_size; }) - ids.begin()));
   }
   if (!ids.empty()) return ids;
   for (const json& element : value) {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <optional>
 #include <random>
 #include <utility>
 
@@ -48,8 +47,7 @@ GenerationOptions options_of(const CompletionRequest& request) {
 
 std::vector<SequenceRequest> sequences_of(const CompletionRequest& request, const Tokenizer& tokenizer,
                                           const Limits& limits, const std::shared_ptr<const StateCopy>& start) {
-  std::optional<std::random_device> entropy;  // to open it takes a moment
-  if (!request.seeded) entropy.emplace();
+  thread_local std::random_device entropy;  // to open it takes a moment
   std::vector<SequenceRequest> sequences;
   std::int64_t tokens = 0;
   for (const Prompt& prompt : request.prompts) {
@@ -74,7 +72,7 @@ std::vector<SequenceRequest> sequences_of(const CompletionRequest& request, cons
     }
     sequence.options = options_of(request);
     for (std::int64_t sample = 0; sample < request.n; ++sample) {
-      if (entropy) sequence.options.sampling.seed = (std::uint64_t{(*entropy)()} << 32U) | (*entropy)();
+      if (!request.seeded) sequence.options.sampling.seed = (std::uint64_t{entropy()} << 32U) | entropy();
       sequence.options.stream = static_cast<std::uint64_t>(sample);
       sequences.push_back(sequence);
     }

@@ -136,7 +136,22 @@ class Run {
     tidy_checkpoints(options_.out, options_.keep);  // a run that is finished saves no more
     progress_.message(fmt::format("Resumed {} at step {}.", options_.out, state_.step));
     log_ = RunLog::resume(log, state_.step, say);
+    restore_last_line();
     if (options_.on_start) options_.on_start();
+  }
+
+  // Where the line of the checkpoint's step was damaged, one takes its place with what is still known: a run that is
+  // finished will not write another, and each step stands in the log.
+  void restore_last_line() {
+    if (log_->last_step() + 1 != state_.step) return;
+    RunRecord record;
+    record.step = state_.step;
+    record.tokens = state_.tokens;
+    record.learning_rate = learning_rate(options_.schedule, options_.extensions, state_.step);
+    record.seconds = state_.seconds;
+    record.skipped = state_.skipped;
+    log_->append(record);
+    progress_.message(fmt::format("The log has step {} without its loss, which is lost.", state_.step));
   }
 
   // What rank 0 found in the folder is what every rank starts from.

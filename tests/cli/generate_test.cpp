@@ -75,6 +75,36 @@ TEST_F(Generate, SeveralPromptsAreEachAlone) {
             "--- 1 ---\n" + first + "\n--- 2 ---\n" + second);
 }
 
+// Not as CLI11's lists, "[a, b]" for two values.
+TEST_F(Generate, TakesTextsAsTheyStand) {
+  const std::vector<std::string> texts{"[INST] hi", "[a, b]", "[a]", "[]",  "['a', 'b']",
+                                       "[[a], b]",  "{}",     "%%",  "a, b"};
+  const auto prompts_of = [&](const Words& words) {
+    std::vector<std::string> prompts;
+    const auto json = nlohmann::json::parse(generate(joined(words, {"--max-tokens", "1", "--json"})));
+    for (const nlohmann::json& sequence : json.at("sequences")) prompts.push_back(sequence.at("prompt"));
+    return prompts;
+  };
+  Words repeated;
+  for (const std::string& text : texts) repeated.insert(repeated.end(), {"--prompt", text});
+  EXPECT_EQ(prompts_of(repeated), texts);
+  EXPECT_EQ(prompts_of(joined({"--prompt"}, texts)), texts);
+  for (const std::string& text : texts) {
+    EXPECT_EQ(prompts_of({"--prompt", text}), std::vector{text});
+    EXPECT_EQ(prompts_of({"--prompt=" + text}), std::vector{text});
+  }
+}
+
+TEST_F(Generate, TakesStopsAndFilesAsTheyStand) {
+  const std::string whole = greedy({"--prompt", "The river", "--max-tokens", "20"});
+  const std::string letter = whole.substr(12, 1);
+  ASSERT_NE(letter, "]");
+  EXPECT_EQ(greedy({"--prompt", "The river", "--max-tokens", "20", "--stop", "[" + letter + "]"}), whole);
+  EXPECT_EQ(greedy({"--prompt", "The river", "--max-tokens", "20", "--stop", "[" + letter + "," + letter + "]"}),
+            whole);
+  expect_failure(run_qdelta(command({"--prompt-file", "[a, b]"})), 1, {"[a, b]"});
+}
+
 TEST_F(Generate, SeveralSamplesDiffer) {
   const std::string all = generate({"--prompt", "x", "--num-samples", "3", "--temperature", "2", "--max-tokens", "12"});
   std::set<std::string> texts;

@@ -132,6 +132,8 @@ TEST(Demo, SaysHowToTrainAndGenerate) {
 
 TEST(Help, DefaultsAreShown) {
   const std::string help = run_well({"train", "--help"}).out;
+  EXPECT_TRUE(contains(help, "mpirun"));
+  EXPECT_FALSE(contains(run_well({"compare", "--help"}).out, "mpirun"));  // has one process
   for (const char* piece : {"--steps INT=1000", "--rows INT=8", "--lr FLOAT=0.001", "--keep INT=2"}) {
     EXPECT_TRUE(contains(help, piece)) << piece;
   }

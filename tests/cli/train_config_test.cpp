@@ -235,6 +235,17 @@ TEST_F(TrainConfig, SeveralFilesAreAList) {
   EXPECT_TRUE(contains(result.out, "8002 tokens in 2 documents")) << result.out;
 }
 
+// "[a, b]" in quotes is one path, in the file as behind the flag.
+TEST_F(TrainConfig, APathInBracketsIsNoList) {
+  Settings settings = tiny("brackets");
+  settings.erase("text");
+  const std::string rest = toml(settings);
+  expect_failure(run_config(rest, {"--data", "[no, where]"}), 1, {"[no, where]"});
+  expect_failure(run_config(rest + "data = \"[no, where]\"\n"), 1, {"[no, where]"});
+  expect_failure(run_config(rest + "data = [\"" + folder_.file("shardstext") + "\", \"[no, where]\"]\n"), 1,
+                 {"[no, where]"});
+}
+
 TEST_F(TrainConfig, FlagsWinOverTheFile) {
   const RunResult result = run_config(toml(tiny("run")), {"--steps", "2", "--out", folder_.file("other")});
   EXPECT_EQ(result.status, 0) << result.err;

@@ -1,6 +1,9 @@
 // `qdelta verify`: what it checks, what it says, and its exit status.
 #include <nlohmann/json.hpp>
 
+#include <cmath>
+
+#include "io/run_log.h"
 #include "training_testing.h"
 
 namespace qdelta::testing {
@@ -120,6 +123,29 @@ TEST_F(Verify, ADamagedRunGoesOnFromTheCheckpointBefore) {
   EXPECT_TRUE(contains(said, "line 4 of the log")) << said;
   expect_same(numbers_of(run_), whole);
   EXPECT_EQ(verify(run_).status, 0);
+}
+
+// The same line where no step is left to train: it stands there with what is known.
+TEST_F(Verify, TheDamagedLastLineOfAFinishedRunIsMended) {
+  std::string log = read_file(run_ + "/log.jsonl");
+  const std::size_t last = log.find("{\"step\":4");
+  const std::vector<RunRecord> before = read_run_log(run_ + "/log.jsonl");
+  log[last] = '[';
+  write_file(run_ + "/log.jsonl", log);
+  EXPECT_EQ(verify(run_).status, 1);
+  const RunResult result = run_well({"train", "--resume", run_});
+  EXPECT_TRUE(contains(result.out + result.err, "step 4 without its loss")) << result.out << result.err;
+  EXPECT_EQ(read_file(run_ + "/log.jsonl").substr(0, last), log.substr(0, last));
+  const std::vector<RunRecord> after = read_run_log(run_ + "/log.jsonl");
+  ASSERT_EQ(after.size(), 4U);
+  EXPECT_EQ(after[3].tokens, before[3].tokens);
+  EXPECT_EQ(after[3].learning_rate, before[3].learning_rate);
+  EXPECT_TRUE(std::isnan(after[3].loss));
+  const RunResult seen = verify(run_);
+  EXPECT_EQ(seen.status, 0) << seen.out;
+  EXPECT_TRUE(contains(seen.out, "4 steps, 1 without a loss")) << seen.out;
+  EXPECT_FALSE(contains(run_well({"train", "--resume", run_}).out, "without its loss"));
+  static_cast<void>(run_well({"plot", run_, "--out", folder_.file("curve.svg")}));
 }
 
 // Shards that somebody shortens while they are read.

@@ -94,6 +94,26 @@ TEST_F(EvalCommand, SaysWhatIsWrong) {
   expect_failure(run_qdelta(words("piqa")), 1, {"piqa.jsonl: line 1"});
 }
 
+// Results are replaced, an empty file is filled, and whatever else has the name stays as it is.
+TEST_F(EvalCommand, AFileThatIsNoResultIsNotReplaced) {
+  const std::string out = folder_.file("out.json");
+  for (const char* flag : {"--out", "--harness-out"}) {
+    const Words args = words("mqar", {"--mqar", "16:2:3", flag, out});
+    for (const char* other :
+         {R"({"results": [1, 2]})", R"({"model_source": 3, "results": {}})", "[1, 2]", "notes", "{"}) {
+      write_file(out, other);
+      expect_failure(run_qdelta(args), 1, {out, "no result of qdelta eval", flag});
+      EXPECT_EQ(read_file(out), other);
+    }
+    EXPECT_FALSE(std::filesystem::exists(out + ".journal"));
+    write_file(out, "");
+    for (int time = 0; time < 2; ++time) {
+      static_cast<void>(run_well(args));
+      EXPECT_TRUE(results().contains("results"));
+    }
+  }
+}
+
 TEST_F(EvalCommand, AFullDiskLosesNothing) {
   const std::string journal = folder_.file("out.json.journal");
   const Words args = words("mqar", {"--mqar", "16:2:100", "--out", folder_.file("out.json")});

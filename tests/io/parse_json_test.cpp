@@ -77,6 +77,39 @@ TEST(ParseJsonWithIds, GivesTheSameValues) {
   EXPECT_FALSE(is_json_ids(parse_json_with_ids(few, "text")));
 }
 
+TEST(ParseJsonWithIds, IdsOfAnyLengthAndWhatStandsBehindThem) {
+  std::string text = "[";
+  std::vector<std::int64_t> expected;
+  for (std::int64_t ten = 1; ten < 2147483647; ten *= 10) {
+    for (const std::int64_t id : {ten - 1, ten, 9 * ten / 10 + 1, 12345678901 / (10000000000 / ten)}) {
+      for (const char* behind : {",", ", ", " ,", "\n,\t"}) {
+        text += std::to_string(id) + behind;
+        expected.push_back(id);
+      }
+    }
+  }
+  for (const char* last : {"0", "9", "10", "1234567", "12345678", "123456789", "2147483647"}) {
+    expected.push_back(std::stoll(last));
+    for (const char* end : {"]", " ]", "]       ", "]\n"}) {
+      const nlohmann::json value = parse_json_with_ids(text + last + end, "text");
+      ASSERT_TRUE(is_json_ids(value)) << last << end;
+      EXPECT_TRUE(std::ranges::equal(json_ids(value), expected)) << last << end;
+    }
+    expected.pop_back();
+  }
+  // Any byte behind a number of any length: the same as without ids.
+  for (int byte = 1; byte < 256; ++byte) {
+    for (std::size_t size = 1; size <= 11; ++size) {
+      const std::string odd = text + std::string("12345678901").substr(0, size) + static_cast<char>(byte) + "        ]";
+      if (std::string(" \n\r\t").find(static_cast<char>(byte)) != std::string::npos || (byte >= '0' && byte <= '9')) {
+        EXPECT_EQ(plain(parse_json_with_ids(odd, "text")), parse_json(odd, "text")) << odd;
+      } else {
+        EXPECT_THROW((void)parse_json_with_ids(odd, "text"), Error) << odd;
+      }
+    }
+  }
+}
+
 TEST(ParseJsonWithIds, WhatIsWrongIsSaidOfTheWholeText) {
   const std::string ids = array_of(40);
   const JsonLimits limits{.bytes = 500, .values = 50};
