@@ -35,6 +35,19 @@ def test_mixers_in_pieces_and_packed(kind, device):
     assert relative(packed.reshape(whole.shape), whole) < 3e-5
 
 
+@pytest.mark.parametrize("kind", MIXERS, ids=lambda kind: kind.__name__)
+def test_mixers_refuse_wrong_offsets(kind):
+    mixer = make(kind, "cpu")
+    wrong = ([0, 7], [0, 17], [1, 10], [0, 7, 3, 10], [0, -1, 10], [0.0, 10.0], [[0, 10]], [0], [])
+    for rows, offsets in ((2, [0, 10]), *[(1, offsets) for offsets in wrong]):
+        with pytest.raises(ValueError, match="cu_seqlens"):
+            mixer(torch.randn(rows, 10, 32), cu_seqlens=torch.tensor(offsets))
+    with pytest.raises(TypeError, match="^cu_seqlens is list"):
+        mixer(torch.randn(1, 10, 32), cu_seqlens=[0, 10])
+    with pytest.raises(ValueError, match="^cu_seqlens is on meta"):
+        mixer(torch.randn(1, 10, 32), cu_seqlens=torch.tensor([0, 10], device="meta"))
+
+
 @devices
 @pytest.mark.parametrize("kind", MIXERS, ids=lambda kind: kind.__name__)
 def test_mixers_have_gradients_for_all_parameters(kind, device):

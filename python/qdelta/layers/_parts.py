@@ -6,6 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..ops._arguments import check_kind
+from ..ops._call import host_offsets
+
 Tensor = torch.Tensor
 
 
@@ -21,6 +24,26 @@ class RMSNorm(nn.Module):
         wide = x.float()
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return (normed * self.weight.float()).to(x.dtype)
+
+
+def check_offsets(cu_seqlens: Tensor, hidden: Tensor) -> None:
+    """Before anything is computed with them. Whether they fit the tokens the recurrence checks."""
+    check_kind("cu_seqlens", cu_seqlens)
+    if hidden.shape[0] != 1:
+        raise ValueError(f"with cu_seqlens the sequences are packed into one row, but there are {hidden.shape[0]}")
+    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] == 0 or cu_seqlens.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"cu_seqlens is {cu_seqlens.dtype} {list(cu_seqlens.shape)}, expected N + 1 integers")
+    if cu_seqlens.device not in (hidden.device, torch.device("cpu")):
+        raise ValueError(f"cu_seqlens is on {cu_seqlens.device}, expected it on the CPU or on {hidden.device}")
+
+
+def check_offset_values(cu_seqlens: Tensor, tokens: int) -> None:
+    """As the recurrence does, for mixers that have none."""
+    if torch.compiler.is_compiling():
+        return
+    values = host_offsets(cu_seqlens).tolist()
+    if values[0] != 0 or values[-1] != tokens or values != sorted(values):
+        raise ValueError(f"cu_seqlens goes from {values[0]} to {values[-1]}, expected 0 to {tokens} without decreasing")
 
 
 def positions_in_sequences(cu_seqlens: Tensor, tokens: int) -> Tensor:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..ops import recurrence
-from ._parts import RMSNorm, ShortConvolution
+from ._parts import RMSNorm, ShortConvolution, check_offsets
 
 Tensor = torch.Tensor
 _GATES = {"swish": F.silu, "silu": F.silu, "sigmoid": torch.sigmoid}
@@ -142,6 +142,8 @@ class RecurrentMixer(nn.Module):
         mask: Tensor | None = None,
     ) -> Tensor:
         """hidden is [B, T, hidden_size]; mask [B, T] is 0 where a sequence is padded on the left."""
+        if cu_seqlens is not None:
+            check_offsets(cu_seqlens, hidden)
         if mask is not None:
             hidden = hidden * mask[..., None].to(hidden.dtype)
         B, T, _ = hidden.shape

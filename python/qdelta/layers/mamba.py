@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._parts import ShortConvolution, positions_in_sequences
+from ._parts import ShortConvolution, check_offset_values, check_offsets, positions_in_sequences
 
 Tensor = torch.Tensor
 
@@ -52,6 +52,9 @@ class Mamba(nn.Module):
         mask: Tensor | None = None,
     ) -> Tensor:
         """As in the other mixers."""
+        if cu_seqlens is not None:
+            check_offsets(cu_seqlens, hidden)
+            check_offset_values(cu_seqlens, hidden.shape[1])
         x, z = self.in_proj(hidden).chunk(2, -1)
         if mask is not None:
             x = x * mask[..., None].to(x.dtype)
