@@ -191,6 +191,8 @@ def new_options() -> Options:
 
 def device_named(name: str) -> DLDevice:
     """The device that "cpu", "cuda" or "cuda:1" names."""
+    if not isinstance(name, str):
+        raise TypeError(f"device is {name!r}, expected 'cpu', 'cuda' or 'cuda:N'")
     kind, _, number = name.partition(":")
     if kind == "cpu" and not number:
         return DLDevice(CPU, 0)

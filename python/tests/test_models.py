@@ -237,6 +237,37 @@ def test_gradient_checkpointing_gives_the_same_gradients(device):
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+@pytest.mark.parametrize("name", ["q_delta", "mamba"])
+def test_nothing_to_read(name):
+    """No sequences, or none of their tokens."""
+    model = make(**VARIANTS[name])
+    cache = RecurrentCache(2)
+    with torch.no_grad():
+        for B, T in ((2, 0), (0, 5)):
+            given = torch.zeros(B, T, dtype=torch.long)
+            assert model(given, attention_mask=torch.ones_like(given)).logits.shape == (B, T, 61)
+        pieces = [model(ids()[:, begin:end], past_key_values=cache).logits for begin, end in ((0, 0), (0, 40), (40, 40), (40, 70))]
+        assert relative(torch.cat(pieces, 1), model(ids()).logits) < 1e-5
+        mask = torch.ones(2, 70, dtype=torch.long)
+        assert model(ids()[:, :0], past_key_values=cache, attention_mask=mask).logits.shape == (2, 0, 61)
+
+
+@pytest.mark.parametrize("name", ["q_delta", "mamba"])
+def test_wrong_arguments_are_named(name):
+    model, cache = make(**VARIANTS[name]), RecurrentCache(2)
+    model(ids(), past_key_values=cache)
+    for options, named in (
+        ({"input_ids": ids()[0]}, "input_ids has shape"),
+        ({"inputs_embeds": torch.randn(10, 32)}, "inputs_embeds has shape"),
+        ({"input_ids": ids(3), "past_key_values": cache}, "past_key_values is of a batch of 2"),
+        ({"input_ids": ids(), "past_key_values": RecurrentCache(3)}, "past_key_values is of a model with 3"),
+        ({"input_ids": ids(), "attention_mask": torch.ones(1, 70)}, "attention_mask has shape"),
+        ({"input_ids": ids(), "attention_mask": torch.ones(2, 69)}, "attention_mask has shape"),
+    ):
+        with pytest.raises(ValueError, match=f"^{named}"):
+            model(**options)
+
+
 def test_compiled_model_has_no_graph_break():
     model = make(rule="q_delta").train()
     loss = lambda x: model(x, labels=x, use_cache=False).loss  # noqa: E731

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -24,6 +26,36 @@ class RMSNorm(nn.Module):
         wide = x.float()
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return (normed * self.weight.float()).to(x.dtype)
+
+
+def check_extents(**extents: int) -> None:
+    for name, value in extents.items():
+        if not isinstance(value, Integral):
+            raise TypeError(f"{name} is {value!r}, expected a whole number")
+        if value < 1:
+            raise ValueError(f"{name} is {value}, expected at least 1")
+
+
+def check_hidden(hidden: Tensor, width: int, mask: Tensor | None) -> None:
+    check_kind("hidden", hidden)
+    if hidden.dim() != 3 or hidden.shape[2] != width:
+        raise ValueError(f"hidden has shape {list(hidden.shape)}, expected [B, T, hidden_size] with hidden_size {width}")
+    if mask is None:
+        return
+    check_kind("mask", mask)
+    if mask.shape != hidden.shape[:2]:
+        raise ValueError(f"mask has shape {list(mask.shape)}, expected [B, T] = {list(hidden.shape[:2])}")
+
+
+def check_state(state: dict, shapes: dict[str, tuple]) -> None:
+    """`shapes` of all tensors that a state of the layer has. An empty one starts."""
+    if not isinstance(state, dict):
+        raise TypeError(f"state is {type(state).__name__}, expected a dictionary, which may be empty")
+    for name, tensor in state.items():
+        if name not in shapes:
+            raise ValueError(f"state has {name!r}: it is that of another layer, which has {', '.join(shapes)}")
+        if tensor is not None and tuple(tensor.shape) != shapes[name]:
+            raise ValueError(f"state[{name!r}] has shape {list(tensor.shape)}, expected {list(shapes[name])}")
 
 
 def check_offsets(cu_seqlens: Tensor, hidden: Tensor) -> None:
@@ -69,6 +101,8 @@ class ShortConvolution(nn.Conv1d):
             return self._packed(x, cu_seqlens), None
         if state is None:
             state = x.new_zeros(x.shape[0], self.size - 1, x.shape[2])
+        if x.shape[1] == 0:
+            return x, state
         padded = torch.cat([state.to(x.dtype), x], 1)
         y = F.conv1d(padded.transpose(1, 2), self.weight, self.bias, groups=self.groups).transpose(1, 2)
         return F.silu(y), padded[:, padded.shape[1] - (self.size - 1) :]

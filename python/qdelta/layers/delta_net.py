@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..ops import recurrence
-from ._parts import RMSNorm, ShortConvolution, check_offsets
+from ._parts import RMSNorm, ShortConvolution, check_extents, check_hidden, check_offsets, check_state
 
 Tensor = torch.Tensor
 _GATES = {"swish": F.silu, "silu": F.silu, "sigmoid": torch.sigmoid}
@@ -53,8 +53,10 @@ class RecurrentMixer(nn.Module):
         layer_idx: int | None = None,
     ):
         super().__init__()
-        self.num_heads, self.head_dim, self.layer_idx = num_heads, head_dim, layer_idx
+        check_extents(hidden_size=hidden_size, num_heads=num_heads, head_dim=head_dim, conv_size=conv_size)
+        self.hidden_size, self.num_heads, self.head_dim, self.layer_idx = hidden_size, num_heads, head_dim, layer_idx
         self.num_v_heads = num_v_heads or num_heads
+        check_extents(num_v_heads=self.num_v_heads)
         if self.num_v_heads % num_heads != 0:
             raise ValueError(f"num_v_heads is {self.num_v_heads}, not a multiple of num_heads, {num_heads}")
         self.value_dim = round(head_dim * expand_v)
@@ -134,6 +136,11 @@ class RecurrentMixer(nn.Module):
             state[name] = after
         return y
 
+    def _state_shapes(self, sequences: int) -> dict[str, tuple]:
+        convolutions = {name: getattr(self, f"{name}_conv1d") for name in ("q", "k", "v")}
+        shapes = {name: (sequences, c.size - 1, c.in_channels) for name, c in convolutions.items() if c is not None}
+        return shapes | {"recurrent": (sequences, self.num_v_heads, self.head_dim, self.value_dim)}
+
     def forward(
         self,
         hidden: Tensor,
@@ -142,8 +149,11 @@ class RecurrentMixer(nn.Module):
         mask: Tensor | None = None,
     ) -> Tensor:
         """hidden is [B, T, hidden_size]; mask [B, T] is 0 where a sequence is padded on the left."""
+        check_hidden(hidden, self.hidden_size, mask)
         if cu_seqlens is not None:
             check_offsets(cu_seqlens, hidden)
+        if state is not None:
+            check_state(state, self._state_shapes(hidden.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1))
         if mask is not None:
             hidden = hidden * mask[..., None].to(hidden.dtype)
         B, T, _ = hidden.shape
@@ -166,7 +176,7 @@ class RecurrentMixer(nn.Module):
         o = self.o_norm(o)
         if self.g_proj is not None:
             o = o * self.gate(self.g_proj(hidden)).view(o.shape)
-        return self.o_proj(o.reshape(B, T, -1))
+        return self.o_proj(o.reshape(B, T, self.num_v_heads * self.value_dim))
 
 
 class QDeltaNet(RecurrentMixer):
