@@ -186,6 +186,36 @@ def test_wrong_arguments_are_named(golden, with_bytes):
     assert named.generate([1], np.int64(3), np.float32(0), np.int32(1)) == named.generate(np.array([1]), 3, 0)
 
 
+@pytest.mark.parametrize(
+    "missing, advice",
+    [
+        ("libcublasLt.so.13", "pip install 'nvidia-cublas==13.*'"),
+        ("libcublasLt.so.12", "pip install nvidia-cublas-cu12"),
+        ("libqdelta.so.0", "QDELTA_LIBRARY"),
+    ],
+)
+def test_a_library_that_cannot_be_loaded_is_named_at_its_first_use(missing, advice, tmp_path):
+    code = f"""
+import ctypes, sys
+class Missing(ctypes.CDLL):
+    def __init__(self, path, *rest, **options):
+        raise OSError("{missing}: cannot open shared object file: No such file or directory")
+import qdelta
+tokens = qdelta.TokenShards  # need no library
+ctypes.CDLL = Missing
+for use in (lambda: qdelta.__version__, lambda: qdelta.LanguageModel.load("{tmp_path}")) * 2:
+    try:
+        use()
+        sys.exit("no error")
+    except ImportError as error:
+        assert "{missing}" in str(error), error
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(advice) == 4, done.stdout
+
+
 def test_importing_the_package_needs_no_torch():
     code = "import sys; sys.modules['torch'] = None; import qdelta; qdelta.LanguageModel; qdelta.ops"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
