@@ -110,6 +110,10 @@ def test_natively_trained_runs(rule, binary, tmp_path):
     assert new[0, prompt.shape[1] :].tolist() == native.generate(prompt[0].tolist(), 5, temperature=0)
 
 
+# Options of FLA's older versions that make other models.
+OLDER = {"use_rope": True, "norm_first": True, "share_conv_kernel": True, "use_elu": True, "clamp_min": -32.0, "clamp_max": 32.0}
+
+
 @pytest.mark.parametrize("use_gate", [False, True])
 def test_delta_net_folders_load_natively(use_gate, tmp_path):
     """With the keys of FLA's own config.json. Its code runs only on a GPU: see test_fla_backend.py."""
@@ -125,9 +129,10 @@ def test_delta_net_folders_load_natively(use_gate, tmp_path):
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert relative(torch.from_numpy(qdelta.LanguageModel.load(tmp_path).logits(ids().numpy())), logits) < 1e-5
-    (tmp_path / "config.json").write_text(json.dumps({**config, "qk_norm": "sum"}))
-    with pytest.raises(qdelta.UnsupportedError, match="qk_norm"):
-        qdelta.LanguageModel.load(tmp_path)
+    for key, value in {"qk_norm": "sum", **OLDER}.items():
+        (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
+        with pytest.raises(qdelta.UnsupportedError, match=key):
+            qdelta.LanguageModel.load(tmp_path)
 
 
 @devices
@@ -285,10 +290,12 @@ def test_configuration(tmp_path):
         QDeltaConfig(**SMALL, layer_types=["q_delta"])
     with pytest.raises(ValueError, match="nonsense"):
         make(rule="nonsense")
-    for other in ({"attn": {"layers": [1], "num_heads": 2}}, {"hidden_act": "gelu"}, {"conv_bias": True}):  # of FLA's models
+    of_fla = {"attn": {"layers": [1], "num_heads": 2}, "hidden_act": "gelu", "conv_bias": True, **OLDER}
+    for other in ({key: value} for key, value in of_fla.items()):
         for kind in (QDeltaConfig, GatedDeltaNetConfig):
             with pytest.raises(ValueError, match=f"^{next(iter(other))} is "):
                 kind(**SMALL, **other)
+    QDeltaConfig(**SMALL, use_rope=False, norm_first=False, share_conv_kernel=False, clamp_min=None)
     with pytest.raises(ValueError, match="multiple"):
         make(rule="delta", num_v_heads=3)
 
