@@ -47,15 +47,15 @@ def check_hidden(hidden: Tensor, width: int, mask: Tensor | None) -> None:
         raise ValueError(f"mask has shape {list(mask.shape)}, expected [B, T] = {list(hidden.shape[:2])}")
 
 
-def check_state(state: dict, shapes: dict[str, tuple]) -> None:
-    """`shapes` of all tensors that a state of the layer has. An empty one starts."""
+def check_state(state: dict, rows: int, extents: dict[str, tuple]) -> None:
+    """`extents` of one row of all tensors that a state of the layer has. An empty one starts."""
     if not isinstance(state, dict):
         raise TypeError(f"state is {type(state).__name__}, expected a dictionary, which may be empty")
     for name, tensor in state.items():
-        if name not in shapes:
-            raise ValueError(f"state has {name!r}: it is that of another layer, which has {', '.join(shapes)}")
-        if tensor is not None and tuple(tensor.shape) != shapes[name]:
-            raise ValueError(f"state[{name!r}] has shape {list(tensor.shape)}, expected {list(shapes[name])}")
+        if name not in extents:
+            raise ValueError(f"state has {name!r}: it is that of another layer; here there are {', '.join(extents)}")
+        if tensor is not None and tensor.shape != (rows, *extents[name]):
+            raise ValueError(f"state[{name!r}] has shape {list(tensor.shape)}, expected {[rows, *extents[name]]}")
 
 
 def check_offsets(cu_seqlens: Tensor, hidden: Tensor) -> None:

@@ -88,6 +88,9 @@ class RecurrentMixer(nn.Module):
         convolution = lambda width: ShortConvolution(width, conv_size) if use_short_conv else None  # noqa: E731
         self.q_conv1d, self.k_conv1d = convolution(key_width), convolution(key_width)
         self.v_conv1d = convolution(value_width)
+        convolved = {"q": key_width, "k": key_width, "v": value_width} if use_short_conv else {}
+        self._state_extents = {name: (conv_size - 1, width) for name, width in convolved.items()}
+        self._state_extents["recurrent"] = (self.num_v_heads, head_dim, self.value_dim)
         self.o_norm = RMSNorm(self.value_dim, norm_eps)
         self.o_proj = nn.Linear(value_width, hidden_size, bias=False)
         self.reset_gates()
@@ -136,11 +139,6 @@ class RecurrentMixer(nn.Module):
             state[name] = after
         return y
 
-    def _state_shapes(self, sequences: int) -> dict[str, tuple]:
-        convolutions = {name: getattr(self, f"{name}_conv1d") for name in ("q", "k", "v")}
-        shapes = {name: (sequences, c.size - 1, c.in_channels) for name, c in convolutions.items() if c is not None}
-        return shapes | {"recurrent": (sequences, self.num_v_heads, self.head_dim, self.value_dim)}
-
     def forward(
         self,
         hidden: Tensor,
@@ -153,7 +151,7 @@ class RecurrentMixer(nn.Module):
         if cu_seqlens is not None:
             check_offsets(cu_seqlens, hidden)
         if state is not None:
-            check_state(state, self._state_shapes(hidden.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1))
+            check_state(state, hidden.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1, self._state_extents)
         if mask is not None:
             hidden = hidden * mask[..., None].to(hidden.dtype)
         B, T, _ = hidden.shape

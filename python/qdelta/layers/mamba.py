@@ -68,9 +68,8 @@ class Mamba(nn.Module):
             check_offsets(cu_seqlens, hidden)
             check_offset_values(cu_seqlens, hidden.shape[1])
         if state is not None:
-            rows = hidden.shape[0]
-            shapes = {"conv": (rows, self.conv1d.size - 1, self.inner), "h": (rows, self.inner, self.state_size)}
-            check_state(state, shapes)
+            extents = {"conv": (self.conv1d.size - 1, self.inner), "h": (self.inner, self.state_size)}
+            check_state(state, hidden.shape[0], extents)
         x, z = self.in_proj(hidden).chunk(2, -1)
         if mask is not None:
             x = x * mask[..., None].to(x.dtype)
