@@ -33,6 +33,7 @@ test: ## build and run all tests
 	@scripts/build.sh $(PRESET) $(JOBS)
 	@echo "test: running the tests"
 	@ctest --preset $(PRESET)
+	@scripts/run_python_tests.sh
 
 wheel: ## make a wheel of the Python package in dist/, with all that it needs; with CUDA=1 for GPUs
 	@scripts/wheel.sh $(PRESET) $(JOBS)

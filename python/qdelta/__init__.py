@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 
 from ._library import CorruptFileError, UnsupportedError
-from ._library import version as __version__
+from ._library import version as _version
 from .language_model import LanguageModel, State
 from .token_shards import TokenShards
 
@@ -25,6 +25,8 @@ def __getattr__(name: str):
             if error.name in ("torch", "transformers"):
                 raise ImportError(f"qdelta.{name} needs {error.name}: pip install {error.name}") from error
             raise
+    if name == "__version__":  # the library's, which is loaded at its first use
+        return _version()
     if name == "register_fla_backend":
         return importlib.import_module(f"{__name__}.fla_backend").register_fla_backend
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
+import re
 import site
 import sys
 from ctypes import POINTER, Structure, byref, c_char_p, c_float, c_int32, c_int64, c_uint8, c_uint16, c_uint32
@@ -130,11 +131,14 @@ def _candidates() -> list[str]:
     return [os.path.join(here, "lib", "libqdelta.so.0"), "libqdelta.so.0"]
 
 
-def _load_cublas() -> None:
-    """A libqdelta with CUDA needs cuBLASLt, which PyTorch brings as a package of its own."""
-    folders = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
-    for folder in folders:
-        for path in sorted(glob.glob(os.path.join(folder, "nvidia", "*", "lib", "libcublasLt.so.*"))):
+def _load_cublas(soname: str) -> None:
+    """A libqdelta with CUDA needs cuBLASLt, which NVIDIA has as a package of its own; PyTorch brings it. Or it is the toolkit's."""
+    packages = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
+    places = [os.path.join(folder, "nvidia", "*", "lib") for folder in packages]
+    toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    places += [os.path.join(toolkit, "lib64") for toolkit in toolkits if toolkit]
+    for place in places:
+        for path in sorted(glob.glob(os.path.join(place, soname))):
             try:
                 ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
                 return
@@ -142,38 +146,63 @@ def _load_cublas() -> None:
                 continue
 
 
+def _without_cublas(path: str, soname: str) -> ImportError:
+    version = soname.rpartition(".")[2]
+    package = "nvidia-cublas-cu12" if version == "12" else f"'nvidia-cublas=={version}.*'"
+    return ImportError(
+        f"{path} is built for GPUs and needs {soname}, which is not here: pip install {package}, or install PyTorch for "
+        f"CUDA {version} or the CUDA toolkit {version}. Without a GPU the package without CUDA needs none of them."
+    )
+
+
 def _open() -> ctypes.CDLL:
-    reasons = []
+    reasons, without_cublas = [], None
     for path in _candidates():
         try:
             return ctypes.CDLL(path)
         except OSError as error:
             reason = str(error)
-        if "cublas" in reason:
-            _load_cublas()
+        missing = re.match(r"(libcublas\w*\.so\.\d+): ", reason)
+        if missing:
+            _load_cublas(missing[1])
             try:
                 return ctypes.CDLL(path)
             except OSError as error:
                 reason = str(error)
+            if reason.startswith(missing[1]):
+                without_cublas = without_cublas or _without_cublas(path, missing[1])
         reasons.append(reason)
+    if without_cublas:
+        raise without_cublas
     raise ImportError(
         "libqdelta was not found: " + "; ".join(reasons) + ". The environment variable QDELTA_LIBRARY may name it."
     )
 
 
-def _bind(library: ctypes.CDLL) -> ctypes.CDLL:
-    for name, (result, arguments) in _SIGNATURES.items():
-        try:
-            function = getattr(library, name)
-        except AttributeError:
-            raise ImportError(f"this libqdelta is too old for the package: it has no {name}") from None
-        function.restype = result
-        function.argtypes = arguments
-    return library
+class _Library:
+    """libqdelta, loaded when the first of its functions is asked for, so that an import says nothing of what it misses."""
+
+    def __getattr__(self, name: str):
+        if name not in _SIGNATURES:
+            raise AttributeError(f"libqdelta: {name} is not declared")
+        library = _open()
+        functions = {}
+        for function, (result, arguments) in _SIGNATURES.items():
+            try:
+                functions[function] = getattr(library, function)
+            except AttributeError:
+                raise ImportError(f"this libqdelta is too old for the package: it has no {function}") from None
+            functions[function].restype = result
+            functions[function].argtypes = arguments
+        self.__dict__.update(functions)  # from now on __getattr__ is not asked
+        return functions[name]
 
 
-library = _bind(_open())
-version: str = library.qdelta_version().decode()
+library = _Library()
+
+
+def version() -> str:
+    return library.qdelta_version().decode()
 
 
 def check(status: int) -> None:
@@ -191,6 +220,8 @@ def new_options() -> Options:
 
 def device_named(name: str) -> DLDevice:
     """The device that "cpu", "cuda" or "cuda:1" names."""
+    if not isinstance(name, str):
+        raise TypeError(f"device is {name!r}, expected 'cpu', 'cuda' or 'cuda:N'")
     kind, _, number = name.partition(":")
     if kind == "cpu" and not number:
         return DLDevice(CPU, 0)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
 from ctypes import byref, c_int32, c_int64, c_void_p
+from numbers import Integral, Real
 
 import numpy as np
 
@@ -111,9 +113,9 @@ class LanguageModel:
     def logits(self, ids, state: State | None = None) -> np.ndarray:
         """Logits after every token: [tokens, vocabulary] for one sequence of ids, [batch, tokens, vocabulary] for an array
         of them. A state makes one sequence go on from where it stands, and moves on."""
-        array = self._ids(ids)
+        array = self._ids("ids", ids, (1, 2))
         if array.ndim == 1:
-            return self._read([array], None if state is None else [state], _ALL_LOGITS)
+            return self._read([array], None if state is None else [_checked("state", state)], _ALL_LOGITS)
         if state is not None:
             raise ValueError("state continues one sequence, but ids has two dimensions")
         logits = self._read(list(array), None, _ALL_LOGITS)
@@ -121,23 +123,32 @@ class LanguageModel:
 
     def next_logits(self, sequences: Sequence, states: Sequence[State] | None = None) -> np.ndarray:
         """[sequences, vocabulary]: logits after the last token of each sequence, all read as one batch."""
-        return self._read([self._ids(ids) for ids in sequences], states, _LAST_LOGITS)
+        arrays = [self._ids(f"sequences[{i}]", ids) for i, ids in enumerate(_as_list("sequences", sequences))]
+        if not arrays:
+            raise ValueError("sequences is empty, expected at least one")
+        if states is not None:
+            states = [_checked(f"states[{i}]", state) for i, state in enumerate(_as_list("states", states))]
+            if len(states) != len(arrays):
+                raise ValueError(f"there are {len(states)} states for {len(arrays)} sequences")
+        return self._read(arrays, states, _LAST_LOGITS)
 
     def read(self, ids, state: State) -> None:
         """Moves a state on over tokens, without logits."""
-        self._read([self._ids(ids)], [state], _NO_LOGITS)
+        self._read([self._ids("ids", ids)], [_checked("state", state)], _NO_LOGITS)
 
-    def _ids(self, ids) -> np.ndarray:
-        array = np.asarray(ids)
-        if array.ndim not in (1, 2) or array.size == 0 or array.dtype.kind not in "iu":
-            raise ValueError(f"ids is {array.dtype} {list(array.shape)}, expected integers, at least one")
+    def _ids(self, name: str, ids, axes: tuple[int, ...] = (1,)) -> np.ndarray:
+        try:
+            array = np.asarray(ids)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ValueError(f"{name} is no array of integers: {error}") from None
+        if array.ndim not in axes or array.size == 0 or array.dtype.kind not in "iu":
+            expected = " or ".join(f"{n} dimension{'s' * (n > 1)}" for n in axes)
+            raise ValueError(f"{name} is {array.dtype} {list(array.shape)}, expected integers in {expected}, at least one")
         if array.min() < 0 or array.max() >= self.vocab_size:
-            raise ValueError(f"ids are from {array.min()} to {array.max()}, but the vocabulary has {self.vocab_size}")
+            raise ValueError(f"{name} goes from {array.min()} to {array.max()}, but the vocabulary has {self.vocab_size}")
         return np.ascontiguousarray(array, dtype=np.int32)
 
-    def _read(self, sequences: list[np.ndarray], states: Sequence[State] | None, which: int) -> np.ndarray | None:
-        if states is not None and len(states) != len(sequences):
-            raise ValueError(f"there are {len(states)} states for {len(sequences)} sequences")
+    def _read(self, sequences: list[np.ndarray], states: list[State] | None, which: int) -> np.ndarray | None:
         ids = np.concatenate(sequences)
         offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
         np.cumsum([len(sequence) for sequence in sequences], out=offsets[1:])
@@ -155,6 +166,8 @@ class LanguageModel:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text; with what the tokenizer's own files put around one."""
+        if not isinstance(text, str):
+            raise TypeError(f"text is {type(text).__name__}, expected str")
         data = text.encode("utf-8", errors="replace")
         count = c_int64()
         capacity = len(data) + 16  # a token is a byte at least, but for what is added
@@ -170,7 +183,10 @@ class LanguageModel:
             capacity = count.value
 
     def decode(self, ids, keep_special_tokens: bool = False) -> str:
-        array = np.ascontiguousarray(ids, dtype=np.int32).reshape(-1)
+        array = np.asarray(ids).reshape(-1)
+        if array.size > 0 and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= 2**31):
+            raise ValueError(f"ids is {array.dtype} {array[:8].tolist()}, expected ids of tokens")
+        array = np.ascontiguousarray(array, dtype=np.int32)
         length = c_int64()
         capacity = 16 * array.size + 64
         while True:
@@ -208,7 +224,7 @@ class LanguageModel:
         """Continues a text, or a list of ids, and returns the new text, or the new ids. A temperature of 0 takes the most
         likely token. A state is continued; every token but the last new one has been read into it."""
         is_text = isinstance(prompt, str)
-        ids = self.encode(prompt) if is_text else [int(i) for i in prompt]
+        ids = self._ids("prompt", self.encode(prompt) if is_text else prompt)
         new = list(self.stream(ids, max_new_tokens, temperature, top_k, top_p, seed, stop_at_eos and is_text, state))
         return self.decode(new) if is_text else new
 
@@ -223,22 +239,47 @@ class LanguageModel:
         stop_at_eos: bool = True,
         state: State | None = None,
     ) -> Iterator[int]:
-        """New ids, one by one."""
-        if temperature < 0:
+        """New ids, one by one. Nothing is read before the first is asked for."""
+        ids = self._ids("ids", ids)
+        for name, value in (("max_new_tokens", max_new_tokens), ("top_k", top_k), ("seed", 0 if seed is None else seed)):
+            if not isinstance(value, Integral):
+                raise TypeError(f"{name} is {value!r}, expected a whole number")
+            if value < 0:
+                raise ValueError(f"{name} is {value}, expected 0 or more")
+        for name, value in (("temperature", temperature), ("top_p", top_p)):
+            if not isinstance(value, Real):
+                raise TypeError(f"{name} is {value!r}, expected a number")
+        if not 0 <= temperature < math.inf:
             raise ValueError(f"temperature is {temperature}, expected 0 or more")
         if not 0 < top_p <= 1:
             raise ValueError(f"top_p is {top_p}, expected more than 0 and at most 1")
-        random = np.random.default_rng(seed)
-        state = self.state() if state is None else state
+        state = self.state() if state is None else _checked("state", state)
         eos = self.special_token("eos") if stop_at_eos else None
-        logits = self.next_logits([ids], [state])[0]
-        for number in range(max_new_tokens):
-            token = sample(logits, temperature, top_k, top_p, random)
+        random = np.random.default_rng(seed)
+        return self._stream(ids, state, max_new_tokens, eos, lambda logits: sample(logits, temperature, top_k, top_p, random))
+
+    def _stream(self, ids: np.ndarray, state: State, count: int, eos: int | None, choose) -> Iterator[int]:
+        logits = self._read([ids], [state], _LAST_LOGITS)[0]
+        for number in range(count):
+            token = choose(logits)
             if token == eos:
                 return
             yield token
-            if number + 1 < max_new_tokens:
+            if number + 1 < count:
                 logits = self.next_logits([[token]], [state])[0]
+
+
+def _as_list(name: str, given) -> list:
+    try:
+        return list(given)
+    except TypeError:
+        raise TypeError(f"{name} is {type(given).__name__}, expected a list") from None
+
+
+def _checked(name: str, state: State) -> State:
+    if not isinstance(state, State):
+        raise TypeError(f"{name} is {type(state).__name__}, expected a State")
+    return state
 
 
 def _model_folder(path: str | os.PathLike) -> pathlib.Path:

@@ -145,6 +145,77 @@ def test_errors(golden, with_bytes, tmp_path):
         model.next_logits([[1]], [qdelta.LanguageModel.load(golden / "model" / "mamba_tiny").state()])
 
 
+def test_wrong_arguments_are_named(golden, with_bytes):
+    model = qdelta.LanguageModel.load(golden / "model" / "qdelta_tiny")
+    state = model.state()
+    for call, named in (
+        (lambda: model.next_logits([]), "sequences is empty"),
+        (lambda: model.next_logits(3), "sequences is int"),
+        (lambda: model.next_logits([[1], []]), r"sequences\[1\] is"),
+        (lambda: model.next_logits([[[1, 2], [3, 4]]]), r"sequences\[0\] is"),
+        (lambda: model.next_logits([[1], [97]]), r"sequences\[1\] goes from 97 to 97"),
+        (lambda: model.next_logits([[1]], state), "states is State"),
+        (lambda: model.next_logits([[1]], [{}]), r"states\[0\] is dict"),
+        (lambda: model.logits([1], {}), "state is dict"),
+        (lambda: model.logits([[1], [1, 2]]), "ids is no array"),
+        (lambda: model.read([[1], [2]], state), "ids is int64"),
+        (lambda: model.read([1], None), "state is NoneType"),
+        (lambda: model.generate(5), "prompt is int64"),
+        (lambda: model.generate([1.5]), "prompt is float64"),
+        (lambda: model.generate([1], -1), "max_new_tokens is -1"),
+        (lambda: model.generate([1], temperature=float("nan")), "temperature is nan"),
+        (lambda: model.generate([1], temperature=float("inf")), "temperature is inf"),
+        (lambda: model.generate([1], temperature="1"), "temperature is '1'"),
+        (lambda: model.generate([1], top_k=-1), "top_k is -1"),
+        (lambda: model.generate([1], top_k=1.5), "top_k is 1.5"),
+        (lambda: model.generate([1], top_p=float("nan")), "top_p is nan"),
+        (lambda: model.generate([1], seed=-1), "seed is -1"),
+        (lambda: model.generate([1], state={}), "state is dict"),
+        (lambda: model.stream([1], temperature=-1), "temperature is -1"),  # before anything is asked of it
+        (lambda: model.encode(5), "text is int"),
+        (lambda: model.load(with_bytes, device=5), "device is 5"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=f"^{named}"):
+            call()
+    assert state.tokens == 0
+    named = qdelta.LanguageModel.load(with_bytes)
+    for wrong in ([1.5], [-1], np.array([2**32 + 65])):
+        with pytest.raises(ValueError, match="^ids is "):
+            named.decode(wrong)
+    assert named.decode([]) == ""
+    assert named.generate([1], np.int64(3), np.float32(0), np.int32(1)) == named.generate(np.array([1]), 3, 0)
+
+
+@pytest.mark.parametrize(
+    "missing, advice",
+    [
+        ("libcublasLt.so.13", "pip install 'nvidia-cublas==13.*'"),
+        ("libcublasLt.so.12", "pip install nvidia-cublas-cu12"),
+        ("libqdelta.so.0", "QDELTA_LIBRARY"),
+    ],
+)
+def test_a_library_that_cannot_be_loaded_is_named_at_its_first_use(missing, advice, tmp_path):
+    code = f"""
+import ctypes, sys
+class Missing(ctypes.CDLL):
+    def __init__(self, path, *rest, **options):
+        raise OSError("{missing}: cannot open shared object file: No such file or directory")
+import qdelta
+tokens = qdelta.TokenShards  # need no library
+ctypes.CDLL = Missing
+for use in (lambda: qdelta.__version__, lambda: qdelta.LanguageModel.load("{tmp_path}")) * 2:
+    try:
+        use()
+        sys.exit("no error")
+    except ImportError as error:
+        assert "{missing}" in str(error), error
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(advice) == 4, done.stdout
+
+
 def test_importing_the_package_needs_no_torch():
     code = "import sys; sys.modules['torch'] = None; import qdelta; qdelta.LanguageModel; qdelta.ops"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -110,6 +110,10 @@ def test_natively_trained_runs(rule, binary, tmp_path):
     assert new[0, prompt.shape[1] :].tolist() == native.generate(prompt[0].tolist(), 5, temperature=0)
 
 
+# Options of FLA's older versions that make other models.
+OLDER = {"use_rope": True, "norm_first": True, "share_conv_kernel": True, "use_elu": True, "clamp_min": -32.0, "clamp_max": 32.0}
+
+
 @pytest.mark.parametrize("use_gate", [False, True])
 def test_delta_net_folders_load_natively(use_gate, tmp_path):
     """With the keys of FLA's own config.json. Its code runs only on a GPU: see test_fla_backend.py."""
@@ -125,9 +129,10 @@ def test_delta_net_folders_load_natively(use_gate, tmp_path):
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert relative(torch.from_numpy(qdelta.LanguageModel.load(tmp_path).logits(ids().numpy())), logits) < 1e-5
-    (tmp_path / "config.json").write_text(json.dumps({**config, "qk_norm": "sum"}))
-    with pytest.raises(qdelta.UnsupportedError, match="qk_norm"):
-        qdelta.LanguageModel.load(tmp_path)
+    for key, value in {"qk_norm": "sum", **OLDER}.items():
+        (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
+        with pytest.raises(qdelta.UnsupportedError, match=key):
+            qdelta.LanguageModel.load(tmp_path)
 
 
 @devices
@@ -237,6 +242,37 @@ def test_gradient_checkpointing_gives_the_same_gradients(device):
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+@pytest.mark.parametrize("name", ["q_delta", "mamba"])
+def test_nothing_to_read(name):
+    """No sequences, or none of their tokens."""
+    model = make(**VARIANTS[name])
+    cache = RecurrentCache(2)
+    with torch.no_grad():
+        for B, T in ((2, 0), (0, 5)):
+            given = torch.zeros(B, T, dtype=torch.long)
+            assert model(given, attention_mask=torch.ones_like(given)).logits.shape == (B, T, 61)
+        pieces = [model(ids()[:, begin:end], past_key_values=cache).logits for begin, end in ((0, 0), (0, 40), (40, 40), (40, 70))]
+        assert relative(torch.cat(pieces, 1), model(ids()).logits) < 1e-5
+        mask = torch.ones(2, 70, dtype=torch.long)
+        assert model(ids()[:, :0], past_key_values=cache, attention_mask=mask).logits.shape == (2, 0, 61)
+
+
+@pytest.mark.parametrize("name", ["q_delta", "mamba"])
+def test_wrong_arguments_are_named(name):
+    model, cache = make(**VARIANTS[name]), RecurrentCache(2)
+    model(ids(), past_key_values=cache)
+    for options, named in (
+        ({"input_ids": ids()[0]}, "input_ids has shape"),
+        ({"inputs_embeds": torch.randn(10, 32)}, "inputs_embeds has shape"),
+        ({"input_ids": ids(3), "past_key_values": cache}, "past_key_values is of a batch of 2"),
+        ({"input_ids": ids(), "past_key_values": RecurrentCache(3)}, "past_key_values is of a model with 3"),
+        ({"input_ids": ids(), "attention_mask": torch.ones(1, 70)}, "attention_mask has shape"),
+        ({"input_ids": ids(), "attention_mask": torch.ones(2, 69)}, "attention_mask has shape"),
+    ):
+        with pytest.raises(ValueError, match=f"^{named}"):
+            model(**options)
+
+
 def test_compiled_model_has_no_graph_break():
     model = make(rule="q_delta").train()
     loss = lambda x: model(x, labels=x, use_cache=False).loss  # noqa: E731
@@ -254,10 +290,12 @@ def test_configuration(tmp_path):
         QDeltaConfig(**SMALL, layer_types=["q_delta"])
     with pytest.raises(ValueError, match="nonsense"):
         make(rule="nonsense")
-    for other in ({"attn": {"layers": [1], "num_heads": 2}}, {"hidden_act": "gelu"}, {"conv_bias": True}):  # of FLA's models
+    of_fla = {"attn": {"layers": [1], "num_heads": 2}, "hidden_act": "gelu", "conv_bias": True, **OLDER}
+    for other in ({key: value} for key, value in of_fla.items()):
         for kind in (QDeltaConfig, GatedDeltaNetConfig):
             with pytest.raises(ValueError, match=f"^{next(iter(other))} is "):
                 kind(**SMALL, **other)
+    QDeltaConfig(**SMALL, use_rope=False, norm_first=False, share_conv_kernel=False, clamp_min=None)
     with pytest.raises(ValueError, match="multiple"):
         make(rule="delta", num_v_heads=3)
 

@@ -119,10 +119,9 @@ def test_options():
         call(inputs, head_first=True)
     with pytest.raises(TypeError, match="nonsense"):
         call(inputs, nonsense=1)
-    with pytest.raises(ValueError, match="scale"):
-        call(inputs, scale=0)
-    with pytest.raises(ValueError, match="scale"):
-        call(inputs, scale=float("inf"))
+    for scale in (0, 1e-60, -1e-60, 1e39, float("inf"), -float("inf"), float("nan")):  # 1e-60 is 0 in float32
+        with pytest.raises(ValueError, match="^scale is "):
+            call(inputs, scale=scale)
     for other in ("text", [0.5], torch.ones(2)):
         with pytest.raises(TypeError, match="^scale is "):
             call(inputs, scale=other)

@@ -227,6 +227,28 @@ def test_forward_mode_derivatives_are_refused(known):
         torch.func.jvp(lambda q: q_delta({**inputs, "q": q}), (inputs["q"],), (inputs["q"],))
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("known", [False, True])
+def test_transforms_of_torch_func(known):
+    inputs = learned() if known else make_inputs()
+    names = ("q", "k", "v", "g", "beta", "lamb")
+
+    def loss(q):
+        return q_delta({**inputs, "q": q}).sum()
+
+    for transform in (torch.func.grad, torch.func.jacrev, torch.func.hessian, lambda f: lambda q: torch.func.vjp(f, q)):
+        with pytest.raises(NotImplementedError, match=r"^torch\.func's grad, vjp and jacrev"):
+            transform(loss)(inputs["q"])
+    batch = {name: torch.stack([inputs[name], -inputs[name]]) if name in ("q", "k", "v") else inputs[name] for name in names}
+    got = torch.func.vmap(lambda q, k, v: q_delta({**inputs, "q": q, "k": k, "v": v}))(batch["q"], batch["k"], batch["v"])
+    for row in range(2):
+        wanted = q_delta({**inputs, **{name: batch[name][row] for name in ("q", "k", "v")}})
+        assert relative(got[row], wanted) < 1e-5
+    with pytest.raises(ValueError, match="^k has shape"):  # errors of ours stay as they are
+        torch.func.vmap(lambda q: q_delta({**inputs, "k": inputs["k"][:, 1:], "q": q}))(batch["q"])
+    assert q_delta(inputs).shape == inputs["v"].shape
+
+
 def test_second_derivatives_are_refused():
     inputs = make_inputs()
     q = inputs["q"].requires_grad_()

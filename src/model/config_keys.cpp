@@ -68,6 +68,13 @@ constexpr ConfigKey kKeys[] = {
     {"use_output_norm", kRecurrences, KeyUse::fixed, "true"},
     {"qk_norm", kRecurrences, KeyUse::fixed, R"("l2")"},
     {"qk_activation", kRecurrences, KeyUse::fixed, R"("silu")"},
+    // Of older versions of flash-linear-attention.
+    {"use_rope", kRecurrences, KeyUse::fixed, "false null"},
+    {"norm_first", kRecurrences, KeyUse::fixed, "false null"},         // norms of other names, inside mixer and MLP
+    {"share_conv_kernel", kRecurrences, KeyUse::fixed, "false null"},  // one convolution before the projections
+    {"use_elu", kRecurrences, KeyUse::fixed, "false null"},
+    {"clamp_min", kRecurrences, KeyUse::fixed, "null"},
+    {"clamp_max", kRecurrences, KeyUse::fixed, "null"},
     {"use_bias", kAnyMamba, KeyUse::fixed, "false"},
     {"use_conv_bias", kAnyMamba, KeyUse::fixed, "true"},
     // Of any model of transformers.
@@ -79,6 +86,7 @@ constexpr ConfigKey kKeys[] = {
 
     // Which kernels, how much of it is fused, and the loss in training.
     {"attn_mode", kAll, KeyUse::ignored},
+    {"chunk_size", kRecurrences, KeyUse::ignored},
     {"fuse_norm", kAll, KeyUse::ignored},
     {"fuse_swiglu", kAll, KeyUse::ignored},
     {"fuse_cross_entropy", kAll, KeyUse::ignored},

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "mixers.h"
+#include "model/config_keys.h"
 #include "model/golden_model.h"
 #include "model/model_case.h"
 
@@ -373,6 +374,18 @@ TEST(Config, APublishedDeltaNetIsRead) {
   refused("use_beta", false, "use_beta");
   refused("use_output_norm", false, "use_output_norm");
   refused("attn", {{"layers", {1}}}, "attn");
+  // What older versions wrote as well.
+  refused("use_rope", true, "use_rope");
+  refused("norm_first", true, "norm_first");
+  refused("share_conv_kernel", true, "share_conv_kernel");
+  refused("use_elu", true, "use_elu");
+  refused("clamp_min", -32, "clamp_min");
+  refused("clamp_max", 32, "clamp_max");
+  nlohmann::json older = published;
+  older.update({{"use_rope", false}, {"norm_first", false}, {"share_conv_kernel", false}, {"chunk_size", 64}});
+  older.update({{"clamp_min", nullptr}, {"clamp_max", nullptr}, {"use_elu", nullptr}});
+  EXPECT_EQ(config_to_json(config_from_json(older)), config_to_json(config));
+  EXPECT_TRUE(unknown_config_keys(older).empty());
   refused("num_heads", 0, "num_heads");
   refused("num_heads", 7, "7 heads");
   refused("expand_k", 1e300, "expand_k");

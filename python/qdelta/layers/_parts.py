@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from ..ops._arguments import check_kind
+from ..ops._call import host_offsets
 
 Tensor = torch.Tensor
 
@@ -21,6 +26,56 @@ class RMSNorm(nn.Module):
         wide = x.float()
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return (normed * self.weight.float()).to(x.dtype)
+
+
+def check_extents(**extents: int) -> None:
+    for name, value in extents.items():
+        if not isinstance(value, Integral):
+            raise TypeError(f"{name} is {value!r}, expected a whole number")
+        if value < 1:
+            raise ValueError(f"{name} is {value}, expected at least 1")
+
+
+def check_hidden(hidden: Tensor, width: int, mask: Tensor | None) -> None:
+    check_kind("hidden", hidden)
+    if hidden.dim() != 3 or hidden.shape[2] != width:
+        raise ValueError(f"hidden has shape {list(hidden.shape)}, expected [B, T, hidden_size] with hidden_size {width}")
+    if mask is None:
+        return
+    check_kind("mask", mask)
+    if mask.shape != hidden.shape[:2]:
+        raise ValueError(f"mask has shape {list(mask.shape)}, expected [B, T] = {list(hidden.shape[:2])}")
+
+
+def check_state(state: dict, rows: int, extents: dict[str, tuple]) -> None:
+    """`extents` of one row of all tensors that a state of the layer has. An empty one starts."""
+    if not isinstance(state, dict):
+        raise TypeError(f"state is {type(state).__name__}, expected a dictionary, which may be empty")
+    for name, tensor in state.items():
+        if name not in extents:
+            raise ValueError(f"state has {name!r}: it is that of another layer; here there are {', '.join(extents)}")
+        if tensor is not None and tensor.shape != (rows, *extents[name]):
+            raise ValueError(f"state[{name!r}] has shape {list(tensor.shape)}, expected {[rows, *extents[name]]}")
+
+
+def check_offsets(cu_seqlens: Tensor, hidden: Tensor) -> None:
+    """Before anything is computed with them. Whether they fit the tokens the recurrence checks."""
+    check_kind("cu_seqlens", cu_seqlens)
+    if hidden.shape[0] != 1:
+        raise ValueError(f"with cu_seqlens the sequences are packed into one row, but there are {hidden.shape[0]}")
+    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] == 0 or cu_seqlens.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"cu_seqlens is {cu_seqlens.dtype} {list(cu_seqlens.shape)}, expected N + 1 integers")
+    if cu_seqlens.device not in (hidden.device, torch.device("cpu")):
+        raise ValueError(f"cu_seqlens is on {cu_seqlens.device}, expected it on the CPU or on {hidden.device}")
+
+
+def check_offset_values(cu_seqlens: Tensor, tokens: int) -> None:
+    """As the recurrence does, for mixers that have none."""
+    if torch.compiler.is_compiling():
+        return
+    values = host_offsets(cu_seqlens).tolist()
+    if values[0] != 0 or values[-1] != tokens or values != sorted(values):
+        raise ValueError(f"cu_seqlens goes from {values[0]} to {values[-1]}, expected 0 to {tokens} without decreasing")
 
 
 def positions_in_sequences(cu_seqlens: Tensor, tokens: int) -> Tensor:
@@ -46,6 +101,8 @@ class ShortConvolution(nn.Conv1d):
             return self._packed(x, cu_seqlens), None
         if state is None:
             state = x.new_zeros(x.shape[0], self.size - 1, x.shape[2])
+        if x.shape[1] == 0:
+            return x, state
         padded = torch.cat([state.to(x.dtype), x], 1)
         y = F.conv1d(padded.transpose(1, 2), self.weight, self.bias, groups=self.groups).transpose(1, 2)
         return F.silu(y), padded[:, padded.shape[1] - (self.size - 1) :]

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..ops import recurrence
-from ._parts import RMSNorm, ShortConvolution
+from ._parts import RMSNorm, ShortConvolution, check_extents, check_hidden, check_offsets, check_state
 
 Tensor = torch.Tensor
 _GATES = {"swish": F.silu, "silu": F.silu, "sigmoid": torch.sigmoid}
@@ -53,8 +53,10 @@ class RecurrentMixer(nn.Module):
         layer_idx: int | None = None,
     ):
         super().__init__()
-        self.num_heads, self.head_dim, self.layer_idx = num_heads, head_dim, layer_idx
+        check_extents(hidden_size=hidden_size, num_heads=num_heads, head_dim=head_dim, conv_size=conv_size)
+        self.hidden_size, self.num_heads, self.head_dim, self.layer_idx = hidden_size, num_heads, head_dim, layer_idx
         self.num_v_heads = num_v_heads or num_heads
+        check_extents(num_v_heads=self.num_v_heads)
         if self.num_v_heads % num_heads != 0:
             raise ValueError(f"num_v_heads is {self.num_v_heads}, not a multiple of num_heads, {num_heads}")
         self.value_dim = round(head_dim * expand_v)
@@ -86,6 +88,9 @@ class RecurrentMixer(nn.Module):
         convolution = lambda width: ShortConvolution(width, conv_size) if use_short_conv else None  # noqa: E731
         self.q_conv1d, self.k_conv1d = convolution(key_width), convolution(key_width)
         self.v_conv1d = convolution(value_width)
+        convolved = {"q": key_width, "k": key_width, "v": value_width} if use_short_conv else {}
+        self._state_extents = {name: (conv_size - 1, width) for name, width in convolved.items()}
+        self._state_extents["recurrent"] = (self.num_v_heads, head_dim, self.value_dim)
         self.o_norm = RMSNorm(self.value_dim, norm_eps)
         self.o_proj = nn.Linear(value_width, hidden_size, bias=False)
         self.reset_gates()
@@ -142,6 +147,11 @@ class RecurrentMixer(nn.Module):
         mask: Tensor | None = None,
     ) -> Tensor:
         """hidden is [B, T, hidden_size]; mask [B, T] is 0 where a sequence is padded on the left."""
+        check_hidden(hidden, self.hidden_size, mask)
+        if cu_seqlens is not None:
+            check_offsets(cu_seqlens, hidden)
+        if state is not None:
+            check_state(state, hidden.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1, self._state_extents)
         if mask is not None:
             hidden = hidden * mask[..., None].to(hidden.dtype)
         B, T, _ = hidden.shape
@@ -164,7 +174,7 @@ class RecurrentMixer(nn.Module):
         o = self.o_norm(o)
         if self.g_proj is not None:
             o = o * self.gate(self.g_proj(hidden)).view(o.shape)
-        return self.o_proj(o.reshape(B, T, -1))
+        return self.o_proj(o.reshape(B, T, self.num_v_heads * self.value_dim))
 
 
 class QDeltaNet(RecurrentMixer):

@@ -15,7 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._parts import ShortConvolution, positions_in_sequences
+from ._parts import (
+    ShortConvolution,
+    check_extents,
+    check_hidden,
+    check_offset_values,
+    check_offsets,
+    check_state,
+    positions_in_sequences,
+)
 
 Tensor = torch.Tensor
 
@@ -33,9 +41,12 @@ class Mamba(nn.Module):
         layer_idx: int | None = None,
     ):
         super().__init__()
-        self.layer_idx, self.state_size = layer_idx, state_size
+        self.hidden_size, self.layer_idx, self.state_size = hidden_size, layer_idx, state_size
         self.inner = round(hidden_size * expand)
         self.dt_rank = dt_rank or math.ceil(hidden_size / 16)
+        check_extents(hidden_size=hidden_size, state_size=state_size, dt_rank=self.dt_rank, conv_size=conv_size)
+        if self.inner < 1:
+            raise ValueError(f"expand is {expand}, which leaves no channels of hidden_size {hidden_size}")
         self.in_proj = nn.Linear(hidden_size, 2 * self.inner, bias=False)
         self.conv1d = ShortConvolution(self.inner, conv_size, bias=True)
         self.x_proj = nn.Linear(self.inner, self.dt_rank + 2 * state_size, bias=False)
@@ -52,6 +63,13 @@ class Mamba(nn.Module):
         mask: Tensor | None = None,
     ) -> Tensor:
         """As in the other mixers."""
+        check_hidden(hidden, self.hidden_size, mask)
+        if cu_seqlens is not None:
+            check_offsets(cu_seqlens, hidden)
+            check_offset_values(cu_seqlens, hidden.shape[1])
+        if state is not None:
+            extents = {"conv": (self.conv1d.size - 1, self.inner), "h": (self.inner, self.state_size)}
+            check_state(state, hidden.shape[0], extents)
         x, z = self.in_proj(hidden).chunk(2, -1)
         if mask is not None:
             x = x * mask[..., None].to(x.dtype)
@@ -76,7 +94,9 @@ class Mamba(nn.Module):
         if starts is not None:
             decay = decay * ~starts[None, :, None, None]
         if h is None:
-            h = torch.zeros_like(write[:, 0])
+            h = write.new_zeros(write.shape[0], *write.shape[2:])
+        if x.shape[1] == 0:
+            return x, h
         outputs = []
         for t in range(x.shape[1]):
             h = decay[:, t] * h + write[:, t]

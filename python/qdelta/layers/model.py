@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ._parts import RMSNorm
+from ._parts import RMSNorm, check_extents
 from .delta_net import MIXERS, RecurrentMixer
 from .mamba import Mamba
 
@@ -118,6 +118,7 @@ class DeltaModel(nn.Module):
 
     def __init__(self, config):
         super().__init__()
+        check_extents(vocab_size=config.vocab_size, hidden_size=config.hidden_size)
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
@@ -133,6 +134,11 @@ class DeltaModel(nn.Module):
         hidden_states: list | None = None,
     ) -> Tensor:
         """`states`, one dictionary for each layer, are updated. Inputs of the blocks are appended to `hidden_states`."""
+        if inputs_embeds is None and (input_ids is None or input_ids.dim() != 2):
+            shape = None if input_ids is None else list(input_ids.shape)
+            raise ValueError(f"input_ids has shape {shape}, expected [B, T]")
+        if states is not None and len(states) != len(self.layers):
+            raise ValueError(f"states are {len(states)}, expected {len(self.layers)}, one for each layer")
         x = self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         for i, layer in enumerate(self.layers):
             if hidden_states is not None:

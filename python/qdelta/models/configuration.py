@@ -14,6 +14,9 @@ _COMMON = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings"
 _FIXED = {
     "hidden_act": ("swish", "silu"), "attn": (None,), "attnres_block_size": (None,), "conv_bias": (False,), "use_beta": (True,),
     "use_output_norm": (True,), "qk_norm": ("l2",), "qk_activation": ("silu",),
+    # Of its older versions.
+    "use_rope": (False, None), "norm_first": (False, None), "share_conv_kernel": (False, None), "use_elu": (False, None),
+    "clamp_min": (None,), "clamp_max": (None,),
 }  # fmt: skip
 
 

@@ -106,20 +106,22 @@ class QDeltaForCausalLM(QDeltaPreTrainedModel, GenerationMixin):
         """attention_mask [B, T] may be 0 on the left of a sequence, where it is padded. labels are input_ids, or -100."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
-        tokens = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]
+        batch, tokens = self._extents(input_ids, inputs_embeds)
         use_cache = (not self.training and cu_seqlens is None) if use_cache is None else use_cache
         cache = past_key_values
         if cache is None and use_cache and cu_seqlens is None:
             cache = RecurrentCache(self.config.num_hidden_layers)
         if cache is not None and not isinstance(cache, RecurrentCache):
             raise TypeError(f"past_key_values is {type(cache).__name__}, expected qdelta's RecurrentCache")
+        if cache is not None:
+            self._check_cache(cache, batch)
         inner = [] if output_hidden_states else None
         hidden = self.model(
             input_ids,
             inputs_embeds,
             None if cache is None else cache.states,
             cu_seqlens,
-            self._padding(attention_mask, tokens),
+            self._padding(attention_mask, batch, tokens),
             inner,
         )
         if cache is not None:
@@ -139,13 +141,28 @@ class QDeltaForCausalLM(QDeltaPreTrainedModel, GenerationMixin):
         return output if return_dict is None or return_dict else output.to_tuple()
 
     @staticmethod
-    def _padding(mask: Tensor | None, tokens: int) -> Tensor | None:
+    def _extents(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> tuple[int, int]:
+        name, given, axes = ("input_ids", input_ids, 2) if inputs_embeds is None else ("inputs_embeds", inputs_embeds, 3)
+        if given.dim() != axes:
+            raise ValueError(f"{name} has shape {list(given.shape)}, expected [B, T{', hidden_size' if axes == 3 else ''}]")
+        return given.shape[0], given.shape[1]
+
+    def _check_cache(self, cache: RecurrentCache, batch: int) -> None:
+        if len(cache.states) != self.config.num_hidden_layers:
+            layers = self.config.num_hidden_layers
+            raise ValueError(f"past_key_values is of a model with {len(cache.states)} layers, this one has {layers}")
+        rows = next((x.shape[0] for state in cache.states for x in state.values() if x is not None), batch)
+        if rows != batch:
+            raise ValueError(f"past_key_values is of a batch of {rows}, but there are {batch} rows")
+
+    @staticmethod
+    def _padding(mask: Tensor | None, batch: int, tokens: int) -> Tensor | None:
         """The mask where it hides anything. A recurrent state cannot skip tokens that follow others."""
         if mask is None:
             return None
-        if mask.dim() != 2:
-            raise ValueError(f"attention_mask has shape {list(mask.shape)}, expected [B, T]")
-        mask = mask[:, -tokens:]
+        if mask.dim() != 2 or mask.shape[0] != batch or mask.shape[1] < tokens:
+            raise ValueError(f"attention_mask has shape {list(mask.shape)}, expected [B, T] = {[batch, tokens]} or longer")
+        mask = mask[:, mask.shape[1] - tokens :]
         if torch.compiler.is_compiling():
             return mask
         if bool((mask != 0).all()):

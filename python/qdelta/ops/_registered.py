@@ -11,6 +11,7 @@ traces go past the dispatcher: see _eager.py.
 from __future__ import annotations
 
 import torch
+from torch.compiler import is_compiling
 
 from . import _call, _eager
 from ._arguments import check_arguments
@@ -182,5 +183,19 @@ def recurrence(
     if scale is None:
         scale = given[0].shape[-1] ** -0.5
     save = needs_gradient(given)
-    o, ht, _, _ = torch.ops.qdelta.recurrence.default(*given, cu_seqlens, rule, scale, qk_l2norm, final_state, save)
+    arguments = (*given, cu_seqlens, rule, scale, qk_l2norm, final_state, save)
+    in_a_transform = not is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+    o, ht, _, _ = _transformed(arguments) if in_a_transform else torch.ops.qdelta.recurrence.default(*arguments)
     return o, ht if final_state else None
+
+
+def _transformed(arguments: tuple) -> tuple:
+    """Inside torch.func's transforms. vmap makes calls one by one; PyTorch has no others for an operator registered in this way."""
+    try:
+        return torch.ops.qdelta.recurrence.default(*arguments)
+    except RuntimeError as error:
+        if "setup_context" not in str(error):
+            raise
+    raise NotImplementedError(
+        "torch.func's grad, vjp and jacrev are not supported: take derivatives with torch.autograd.grad or backward()"
+    )

@@ -17,6 +17,8 @@ from ._arguments import check, check_arguments, check_kind, check_operand
 from ._help import explained
 
 Tensor = torch.Tensor
+# Of float32, in which C takes a scale; there 0 stands for the default.
+_SMALLEST, _LARGEST = 2.0**-149, torch.finfo(torch.float32).max
 
 
 def _refuse(kwargs: dict, ignored: tuple[str, ...] = ("chunk_size", "chunk_indices")) -> None:
@@ -67,8 +69,8 @@ def recurrence(
             scale = float(scale)
         except (TypeError, ValueError):
             raise TypeError(f"scale is {scale!r}, expected a number") from None
-        if scale == 0:
-            raise ValueError("scale is 0: all outputs would be zero")
+        if not _SMALLEST <= abs(scale) <= _LARGEST:
+            raise ValueError(f"scale is {scale:g}, expected a number that is neither 0 nor infinite in float32")
     given = (q, k, v, g, beta, lamb, initial_state)
     offsets = cu_seqlens if cu_seqlens_cpu is None else _offsets_on_the_cpu(cu_seqlens, cu_seqlens_cpu)
     options = (scale, bool(use_qk_l2norm_in_kernel), bool(output_final_state))
