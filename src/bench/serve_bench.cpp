@@ -39,19 +39,30 @@ class Requests {
 
   std::string next() {
     if (!options_.replay.empty()) return options_.replay[count_++ % options_.replay.size()];
-    const std::int64_t length = random_.integer(options_.prompt.low, options_.prompt.high);
-    std::vector<std::int64_t> prompt;
-    for (std::int64_t i = 0; i < length; ++i) prompt.push_back(random_.integer(0, options_.model.vocab_size - 1));
-    return nlohmann::json{{"prompt", prompt},
-                          {"max_tokens", random_.integer(options_.tokens.low, options_.tokens.high)},
-                          {"temperature", options_.temperature},
-                          {"seed", count_++},
-                          {"ignore_eos", true},
-                          {"stream", true}}
-        .dump();
+    const std::vector<std::int32_t> prompt = drawn(random_.integer(options_.prompt.low, options_.prompt.high));
+    return body(prompt, random_.integer(options_.tokens.low, options_.tokens.high));
+  }
+  // For one token; the prompt begins with these.
+  std::string behind(std::vector<std::int32_t> prefix) {
+    const std::vector<std::int32_t> rest = drawn(kNewTokens);
+    prefix.insert(prefix.end(), rest.begin(), rest.end());
+    return body(prefix, 1);
+  }
+  std::vector<std::int32_t> drawn(std::int64_t length) {
+    std::vector<std::int32_t> tokens;
+    for (std::int64_t i = 0; i < length; ++i) {
+      tokens.push_back(static_cast<std::int32_t>(random_.integer(0, options_.model.vocab_size - 1)));
+    }
+    return tokens;
   }
 
  private:
+  std::string body(const std::vector<std::int32_t>& prompt, std::int64_t tokens) {
+    return nlohmann::json{{"prompt", prompt}, {"max_tokens", tokens}, {"temperature", options_.temperature},
+                          {"seed", count_++}, {"ignore_eos", true},   {"stream", true}}
+        .dump();
+  }
+
   const ServeBenchOptions& options_;
   Random random_{17};
   std::size_t count_ = 0;
@@ -64,6 +75,9 @@ void check(const ServeBenchOptions& options) {
   }
   for (const Range& range : {options.prompt, options.tokens}) {
     require(range.low >= 1 && range.low <= range.high, "{}-{} is no range of tokens", range.low, range.high);
+  }
+  for (const std::int64_t tokens : options.prefixes) {
+    require(tokens >= 1, "a prefix of {} tokens, expected at least 1", tokens);
   }
   require(options.seconds > 0 && options.warm_up >= 0, "seconds is {}, expected more than 0", options.seconds);
   require(options.rate >= 0, "rate is {}, expected 0 (none) or more", options.rate);
@@ -89,8 +103,7 @@ std::string doubt_of_load(const LoadResult& load, const Timing& generate_step, s
   return doubt_of(timing, 1 / timing.median, limit_of(static_cast<double>(clients), generate_step));
 }
 
-ServeBenchReport run_serve_bench(const ServeBenchOptions& options,
-                                 const std::function<void(const ServeBenchRow&)>& progress) {
+ServeBenchReport run_serve_bench(const ServeBenchOptions& options, const ServeBenchProgress& progress) {
   check(options);
   ServeBenchReport report;
   const std::int64_t most = *std::max_element(options.clients.begin(), options.clients.end());
@@ -110,6 +123,9 @@ ServeBenchReport run_serve_bench(const ServeBenchOptions& options,
   server.engine = {.max_batch = most, .max_queue = 4096};
   server.limits.max_tokens = std::max(server.limits.max_tokens, options.tokens.high);
   server.limits.max_prompt = std::max(server.limits.max_prompt, options.prompt.high);
+  for (const std::int64_t tokens : options.prefixes) {
+    server.limits.max_prompt = std::max(server.limits.max_prompt, tokens + kNewTokens);
+  }
   server.max_memory = std::size_t{16} << 30U;
   const Serving serving(model, tokenizer, options.device, server);
   Requests requests(options);
@@ -125,13 +141,25 @@ ServeBenchReport run_serve_bench(const ServeBenchOptions& options,
     row.generate_tokens_per_s = generated.tokens_per_s;
     row.with_prompts_tokens_per_s = with_prompts(options, report.generate, generated.tokens_per_s);
     if (rate == 0) row.doubt = doubt_of_load(row.load, generated.timing, clients);
-    progress(row);
+    progress.load(row);
     report.rows.push_back(std::move(row));
+  };
+  const auto first_tokens = [&](const std::function<std::string()>& next_request) {
+    return drive(
+        {.port = serving.port(), .warm_up = options.warm_up, .seconds = options.seconds, .next_request = next_request});
   };
   for (std::size_t i = 0; i < options.clients.size(); ++i) {
     measure_load(options.clients[i], 0, report.generate.rows[i]);
   }
   if (options.rate > 0) measure_load(4 * most, options.rate, report.generate.rows.back());
+  for (const std::int64_t tokens : options.prefixes) {
+    const std::vector<std::int32_t> prefix = requests.drawn(tokens);
+    PrefixBenchRow row{.tokens = tokens};
+    row.unlike = first_tokens([&] { return requests.behind(requests.drawn(tokens)); });
+    row.cached = first_tokens([&] { return requests.behind(prefix); });
+    progress.prefix(row);
+    report.prefixes.push_back(std::move(row));
+  }
   return report;
 }
 

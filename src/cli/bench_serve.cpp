@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <sstream>
+#include <utility>
 
 #include "bench/serve_bench.h"
 #include "cli/bench_common.h"
@@ -73,6 +74,24 @@ void print_row(const bench::ServeBenchRow& row) {
   std::fflush(stdout);
 }
 
+void print_prefix_header() {
+  fmt::print(
+      "\nFirst token, ms: one client, prompts with {} tokens behind a prefix, which are unlike or begin with the same, "
+      "cached tokens.\n{:>9}   {:^17}   {:^17} {:>8} {:>9} {:>7}\n{:>9}   {:>8} {:>8}   {:>8} {:>8}\n",
+      bench::kNewTokens, "prefix", "unlike", "cached", "share", "requests", "errors", "", "p50", "p99", "p50", "p99");
+}
+
+void print_prefix(const bench::PrefixBenchRow& row) {
+  fmt::print("{:>9}", row.tokens);
+  for (const bench::LoadResult* load : {&row.unlike, &row.cached}) {
+    fmt::print("   {:>8.2f} {:>8.2f}", 1e3 * bench::percentile(load->first_token, 0.5),
+               1e3 * bench::percentile(load->first_token, 0.99));
+  }
+  fmt::print(" {:>8.3f} {:>9} {:>7}\n", row.share(), row.unlike.requests + row.cached.requests,
+             row.unlike.refused + row.cached.refused);
+  std::fflush(stdout);
+}
+
 nlohmann::ordered_json as_json(const bench::ServeBenchOptions& options, const bench::ServeBenchReport& report) {
   nlohmann::ordered_json json = report_of("serve", options.device);
   json["model"] = model_as_json(options.model, report.generate.parameters);
@@ -97,6 +116,15 @@ nlohmann::ordered_json as_json(const bench::ServeBenchOptions& options, const be
                             {"refused", row.load.refused},
                             {"late", row.load.late},
                             {"doubt", row.doubt}});
+  }
+  for (const bench::PrefixBenchRow& row : report.prefixes) {
+    json["prefixes"].push_back({{"tokens", row.tokens},
+                                {"new_tokens", bench::kNewTokens},
+                                {"unlike_first_token_s", points(row.unlike.first_token)},
+                                {"cached_first_token_s", points(row.cached.first_token)},
+                                {"share", row.share()},
+                                {"requests", row.unlike.requests + row.cached.requests},
+                                {"refused", row.unlike.refused + row.cached.refused}});
   }
   return json;
 }
@@ -137,14 +165,18 @@ void run(ServeBenchFlags& flags) {
   fmt::print("{}\nbench generate first, then the server ...\n",
              describe_model(options.model, ParameterLayout(options.model).parameters()));
   std::fflush(stdout);
-  bool first = true;
+  bool first = true, first_prefix = true;
   Doubts doubts;
-  const bench::ServeBenchReport report = bench::run_serve_bench(options, [&](const bench::ServeBenchRow& row) {
-    if (first) print_serve_header();
-    first = false;
+  const auto load = [&](const bench::ServeBenchRow& row) {
+    if (std::exchange(first, false)) print_serve_header();
     print_row(row);
     doubts.add(fmt::format("{} clients", row.clients), row.doubt);
-  });
+  };
+  const auto prefix = [&](const bench::PrefixBenchRow& row) {
+    if (std::exchange(first_prefix, false)) print_prefix_header();
+    print_prefix(row);
+  };
+  const bench::ServeBenchReport report = bench::run_serve_bench(options, {.load = load, .prefix = prefix});
   fmt::print(
       "\nThreads: {}. Prompts are read at {:.1f} tokens/s; 'with prompts' is what generate comes to when it reads "
       "them as well.\n",
@@ -170,6 +202,11 @@ void add_bench_serve(CLI::App& group) {
   command->add_option("--prompt", flags->prompt, "Tokens of a prompt: 200, or 50-400 for any number between")
       ->capture_default_str();
   command->add_option("--tokens", flags->tokens, "Tokens of an answer, likewise")->capture_default_str();
+  command
+      ->add_option("--cached-prefix", options.prefixes,
+                   "Then the time to the first token behind prefixes of so many tokens, comma-separated: unlike ones, "
+                   "and one that the server has in its cache")
+      ->delimiter(',');
   command->add_option("--replay", flags->replay, "A file of requests, one JSON body a line, instead of drawn ones");
   command->add_option("--temperature", options.temperature, "Of sampling; 0: greedy")->capture_default_str();
   command->add_option("--seconds", options.seconds, "Of each measurement")->capture_default_str();

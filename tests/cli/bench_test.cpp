@@ -168,12 +168,14 @@ TEST(Bench, Serve) {
   const TemporaryFolder folder;
   const std::string file = folder.file("serve.json");
   const std::string drawing = folder.file("serve.svg");
-  const RunResult result =
-      run_qdelta(with({"bench", "serve"}, with(kTiny, {"--clients", "1,3", "--prompt", "4-9", "--tokens", "6",
-                                                       "--seconds", "0.4", "--warm-up", "0.1", "--rate", "20",
-                                                       "--threads", "1", "--json", file, "--svg", drawing})));
+  const RunResult result = run_qdelta(
+      with({"bench", "serve"},
+           with(kTiny, {"--clients", "1,3", "--prompt", "4-9",  "--tokens",  "6", "--seconds",       "0.4",
+                        "--warm-up", "0.1", "--rate",   "20",   "--threads", "1", "--cached-prefix", "150,300",
+                        "--json",    file,  "--svg",    drawing})));
   ASSERT_EQ(result.status, 0) << result.err;
-  for (const char* piece : {"tokens/s", "generate", "first token", "between tokens", "p99", "20/s", "Threads: 1"}) {
+  for (const char* piece :
+       {"tokens/s", "generate", "first token", "between tokens", "p99", "20/s", "unlike", "cached", "Threads: 1"}) {
     EXPECT_TRUE(contains(result.out, piece)) << piece << " in " << result.out;
   }
   const auto json = nlohmann::json::parse(read_file(file));
@@ -184,6 +186,13 @@ TEST(Bench, Serve) {
     EXPECT_GT(row["first_token_s"]["p50"], 0) << row;
     EXPECT_EQ(row["refused"], 0) << row;
   }
+  ASSERT_EQ(json["prefixes"].size(), 2U);
+  for (const auto& row : json["prefixes"]) {
+    EXPECT_GT(row["unlike_first_token_s"]["p50"], 0) << row;
+    EXPECT_GT(row["cached_first_token_s"]["p50"], 0) << row;
+    EXPECT_EQ(row["refused"], 0) << row;
+  }
+  EXPECT_EQ(json["prefixes"][1]["tokens"], 300);
   EXPECT_TRUE(contains(read_file(drawing), "<svg"));
   // Requests from a file.
   write_file(folder.file("requests.jsonl"), "{\"prompt\": [1, 2, 3], \"max_tokens\": 4}\n");
@@ -200,6 +209,9 @@ TEST(Bench, Serve) {
   const RunResult nobody = run_qdelta({"bench", "serve", "--clients", "0"});
   EXPECT_EQ(nobody.status, 1);
   EXPECT_TRUE(contains(nobody.err, "clients is 0")) << nobody.err;
+  const RunResult nothing = run_qdelta({"bench", "serve", "--cached-prefix", "0"});
+  EXPECT_EQ(nothing.status, 1);
+  EXPECT_TRUE(contains(nothing.err, "a prefix of 0 tokens")) << nothing.err;
 }
 
 TEST(Bench, AConfigIsAStartingPoint) {
