@@ -206,7 +206,7 @@ std::string with_or(std::string_view allowed) {
 std::span<const ConfigKey> config_keys() { return kKeys; }
 
 const ConfigKey* find_config_key(ConfigKind kind, std::string_view name) {
-  const auto found = std::find_if(std::begin(kKeys), std::end(kKeys), [&](const ConfigKey& key) {
+  const ConfigKey* const found = std::find_if(std::begin(kKeys), std::end(kKeys), [&](const ConfigKey& key) {
     return key.name == name && (key.kinds & static_cast<unsigned>(kind)) != 0;
   });
   return found == std::end(kKeys) ? nullptr : &*found;

@@ -130,7 +130,9 @@ TEST_P(CudaStepOfRule, RecentTokensBesideTheStates) {
         args.recent = recent.view();
         cuda::recurrence_step(device_context(), args);
         // Written every kRecentTokens times only.
-        if (t + 1 < kRecentTokens) EXPECT_TRUE(same_bits(states.get(), problem.h0)) << "after token " << t;
+        if (t + 1 < kRecentTokens) {
+          EXPECT_TRUE(same_bits(states.get(), problem.h0)) << "after token " << t;
+        }
       }
       const RecurrenceSettle settle{.states = states.view(), .recent = recent.view()};
       cuda::recurrence_settle(device_context(), settle);
