@@ -74,6 +74,8 @@ void check(const GenerateBenchOptions& options) {
   for (const std::int64_t tokens : options.prompts) {
     require(tokens > 0, "a prompt needs at least one token, not {}", tokens);
   }
+  require(!options.recent_tokens || options.device.gpu != nullptr,
+          "recent tokens are kept beside states on a GPU only");
   require(options.tokens > 0, "a benchmark needs at least one token to decode, not {}", options.tokens);
   for (const std::int64_t batch : options.batches) {
     require(batch > 0, "a batch needs at least one sequence, not {}", batch);

@@ -53,6 +53,7 @@ nlohmann::ordered_json as_json(const bench::GenerateBenchOptions& options, const
   nlohmann::ordered_json json = report_of("generate", options.device);
   json["model"] = model_as_json(options.model, report.parameters);
   json["threads"] = report.threads;
+  json["recent_tokens"] = options.recent_tokens;
   json["weight_bytes"] = report.weight_bytes;
   json["state_bytes"] = report.state_bytes;
   for (const bench::PromptBenchRow& row : report.prompts) {

@@ -162,6 +162,9 @@ TEST(Bench, Generate) {
     EXPECT_NEAR(row.at("prefill_ratio").get<double>() * speed / prefill, 1.0, 1e-6);
   }
   EXPECT_EQ(json.at("rows").at(1).at("batch"), 3);
+  const RunResult recent = run_qdelta(with({"bench", "generate"}, with(kTiny, {"--recent-tokens"})));
+  EXPECT_EQ(recent.status, 1);
+  EXPECT_TRUE(contains(recent.err, "on a GPU only")) << recent.err;
 }
 
 TEST(Bench, Serve) {
