@@ -230,6 +230,19 @@ __device__ inline void zero(Accumulator (&tile)[kChunkAccumulators]) {
   for (Accumulator& acc : tile) acc = Accumulator();
 }
 
+// V' = T R, or dR = T^T dV', each in the place of what is multiplied.
+template <bool kTransposed, class E, int kKeyDim>
+__device__ inline void multiply_T(Accumulator (&tile)[kChunkAccumulators], const ScanTiles<E, kKeyDim>& tiles,
+                                  const Lane& lane) {
+  FragmentA<E> fragments[kKSteps];
+  to_fragments(fragments, tile);
+  zero(tile);
+  mma_fence<E>(tile);
+#pragma unroll
+  for (const auto& part : tiles.T) mma_lower<kTransposed>(tile, fragments, part, lane);
+  mma_commit_and_wait<E>(tile);
+}
+
 // Stores a warp tile of V' or dR to the workspace, as split bf16 (or in float32).
 template <class E>
 __device__ inline void store_split(const Accumulator (&tile)[kChunkAccumulators], void* data, const Dims& dims,

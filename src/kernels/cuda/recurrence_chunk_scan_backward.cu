@@ -33,14 +33,7 @@ __device__ inline void residual_gradient(Accumulator (&d_residual)[kChunkAccumul
 #pragma unroll
   for (const auto& part : tiles.A_qk) mma_lower<true>(d_residual, d_o, part, lane);
   mma_commit_and_wait<E>(d_residual);
-  if (!erases) return;
-  FragmentA<E> d_v_new[kKSteps];
-  to_fragments(d_v_new, d_residual);
-  zero(d_residual);
-  mma_fence<E>(d_residual);
-#pragma unroll
-  for (const auto& part : tiles.T) mma_lower<true>(d_residual, d_v_new, part, lane);
-  mma_commit_and_wait<E>(d_residual);
+  if (erases) multiply_T<true>(d_residual, tiles, lane);
 }
 
 // What multiplies Q^T and K^T in dS: scale diag(gamma) dO - diag(erase gamma mix) dR, in the place of dO, and

@@ -60,19 +60,6 @@ __device__ inline void multiply_state(Accumulator (&qs)[kChunkAccumulators], Acc
   }
 }
 
-// V' = T R, in the place of R.
-template <class E, int kKeyDim>
-__device__ inline void multiply_T(Accumulator (&residual)[kChunkAccumulators], const ScanTiles<E, kKeyDim>& tiles,
-                                  const Lane& lane) {
-  FragmentA<E> fragments[kKSteps];
-  to_fragments(fragments, residual);
-  zero(residual);
-  mma_fence<E>(residual);
-#pragma unroll
-  for (const auto& part : tiles.T) mma_lower<false>(residual, fragments, part, lane);
-  mma_commit_and_wait<E>(residual);
-}
-
 // O = scale diag(gamma) Q S + A_qk V', in the place of Q S, and S+ = gamma_C S + (diag(exp(G_C - G)) K)^T V': in one
 // batch of products, or one after the other where registers are short. `v_new` is used up.
 template <int kStages, class E, int kKeyDim, class StoreOutput>
@@ -203,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, kSt
       __syncthreads();  // all warps have read Q
       if (has_output) spill_to_shared(tiles.q.data, qs);
     }
-    if (a.erases) multiply_T(v_new, tiles, lane);
+    if (a.erases) multiply_T<false>(v_new, tiles, lane);
     if (!kMaps && a.v_new != nullptr) store_split<E>(v_new, a.v_new, a.dims, slot, column, lane);
     finish_chunk<kStages>(qs, state, v_new, tiles, has_output, lane, [&] {
       const ChunkRange range = chunk_range(a.chunks, chunk, sequence);
