@@ -12,7 +12,6 @@ DecodeStep::DecodeStep(const LanguageModel& model, std::shared_ptr<const DeviceW
     : runner_(model, std::move(weights), states.device()),
       device_(states.device()),
       states_(states),
-      has_recent_(static_cast<std::size_t>(states.count())),
       sampler_(sampler),
       max_rows_(static_cast<std::size_t>(max_rows)),
       device_tokens_(device_, max_rows_ * sizeof(std::int32_t)),
@@ -60,7 +59,9 @@ void DecodeStep::launch(std::span<const std::int64_t> slots, std::span<const std
   require(slots.size() == tokens.size() && slots.size() <= max_rows_, "{} tokens for {} sequences of at most {}",
           tokens.size(), slots.size(), max_rows_);
   if (slots.empty()) return;
-  for (const std::int64_t slot : slots) has_recent_[static_cast<std::size_t>(slot)] = true;
+  for (const std::int64_t slot : slots) {
+    if (recent_) recent_->add(slot);
+  }
   const std::size_t rows = rows_for(slots.size());
   std::vector<std::int64_t> padded(rows, -1);
   std::ranges::copy(slots, padded.begin());
@@ -80,13 +81,17 @@ void DecodeStep::collect(std::span<std::int32_t> tokens) {
 }
 
 void DecodeStep::settle(std::int64_t slot) {
-  if (recent_ && has_recent_[static_cast<std::size_t>(slot)]) recent_->settle(states_, slot);
-  has_recent_[static_cast<std::size_t>(slot)] = false;
+  if (recent_) recent_->settle(states_, slot);
 }
 
 void DecodeStep::forget(std::int64_t slot) {
-  if (recent_ && has_recent_[static_cast<std::size_t>(slot)]) recent_->forget(slot);
-  has_recent_[static_cast<std::size_t>(slot)] = false;
+  if (recent_) recent_->forget(slot);
+}
+
+void DecodeStep::undo(std::int64_t slot, std::int64_t tokens) {
+  require(tokens >= 0 && tokens <= undoable(slot), "slot {}: {} tokens to take back, of {} that can be", slot, tokens,
+          undoable(slot));
+  if (recent_) recent_->undo(states_, slot, tokens);
 }
 
 }  // namespace qdelta

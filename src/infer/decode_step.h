@@ -2,7 +2,7 @@
 // the sampler are one captured graph, so that a step is one launch and no logits leave the device.
 //
 // Where recent tokens are kept (model/recent_tokens.h) the last tokens of a sequence are beside its state for a while:
-// before anybody else reads the state, they must be settled.
+// before anybody else reads the state, they must be settled. Until then they can be taken back.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,11 @@ class DecodeStep {
   void settle(std::int64_t slot);
   // Drops it: the state is not used any more.
   void forget(std::int64_t slot);
+  // The slot becomes what it was so many tokens ago, at most `undoable`: none without recent tokens, and those of the
+  // steps since `settle`, but at most kRecentTokens. With a sampler that is told as well (Sampler::start), steps go on
+  // as if the tokens had never been read: what speculative decoding needs after a wrong guess.
+  [[nodiscard]] std::int64_t undoable(std::int64_t slot) const { return recent_ ? recent_->undoable(slot) : 0; }
+  void undo(std::int64_t slot, std::int64_t tokens);
   // The logits [rows, vocabulary] of the last step, in device memory until the next.
   [[nodiscard]] const TensorView& logits() const { return logits_; }
 
@@ -58,7 +63,6 @@ class DecodeStep {
   Device device_;
   ModelStates& states_;
   std::optional<RecentTokens> recent_;
-  std::vector<bool> has_recent_;  // by slot
   Sampler& sampler_;
   std::size_t max_rows_;
   DeviceBuffer device_tokens_, device_slots_;

@@ -89,6 +89,17 @@ void short_conv_forward(const Device& device, const ShortConvForward& args, Work
   cpu::short_conv_forward(device, args, workspace.get(cpu::short_conv_forward_workspace(args)));
 }
 
+void short_conv_undo(const Device& device, const ShortConvUndo& args) {
+  const TimedWork timed(Work::convolution);
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) return cuda::short_conv_undo(*device.gpu, args);
+#else
+  (void)device;
+  (void)args;
+#endif
+  fail(Status::invalid_argument, "the inputs that left a convolution's state are kept on a GPU only");
+}
+
 void short_conv_backward(const Device& device, const ShortConvBackward& args, Workspace& workspace) {
   const TimedWork timed(Work::convolution);
 #ifdef QDELTA_WITH_CUDA

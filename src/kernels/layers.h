@@ -107,6 +107,17 @@ struct ShortConvForward {
   std::span<const std::int64_t> slots;    // the state of each sequence; empty: sequence n has state n
   ConstTensorView bias;                   // [channels]; optional
   ConstTensorView before = {};            // [W - 1, channels], oldest first; optional, and only without a state
+  // On a GPU, of a few tokens with a state in float32: receives the inputs that leave the state, so that up to
+  // kEvictedRows tokens can be taken back; optional. [P, kEvictedRows + 1, channels] f32: a ring, and in the last row
+  // the place of the next input, for each channel. Zeros to begin with.
+  TensorView evicted = {};
+};
+inline constexpr std::int64_t kEvictedRows = 16;
+// The states of R sequences become what they were so many tokens ago; so do the rings.
+struct ShortConvUndo {
+  TensorView state;    // [R, W - 1, channels]  f32
+  TensorView evicted;  // [R, kEvictedRows + 1, channels]  f32
+  std::int64_t tokens = 0;
 };
 struct ShortConvBackward {
   ConstTensorView x, weight, dy;
@@ -119,6 +130,7 @@ struct ShortConvBackward {
   TensorView dbefore = {};      // [W - 1, channels], where there is `before`; written
 };
 void short_conv_forward(const Device& device, const ShortConvForward& args, Workspace& workspace);
+void short_conv_undo(const Device& device, const ShortConvUndo& args);  // on a GPU
 void short_conv_backward(const Device& device, const ShortConvBackward& args, Workspace& workspace);
 
 // The gates of the recurrence, for each token and value head

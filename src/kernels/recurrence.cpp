@@ -157,6 +157,17 @@ void recurrence_settle(const Device& device, const RecurrenceSettle& args) {
   fail(Status::invalid_argument, "recent tokens are kept beside states on a GPU only");
 }
 
+void recurrence_undo(const Device& device, const RecurrenceUndo& args) {
+  const TimedWork timed(Work::recurrence);
+  check(args);
+#ifdef QDELTA_WITH_CUDA
+  if (device.gpu != nullptr) return cuda::recurrence_undo(*device.gpu, args);
+#else
+  (void)device;
+#endif
+  fail(Status::invalid_argument, "recent tokens are kept beside states on a GPU only");
+}
+
 std::size_t recurrence_saved_bytes(const Device& device, Rule rule, std::int64_t chunks, std::int64_t V) {
 #ifdef QDELTA_WITH_CUDA
   if (device.gpu != nullptr) return cuda::recurrence_chunk_saved_bytes(rule, chunks, V);

@@ -90,16 +90,19 @@ struct RecurrenceBackward {
 };
 
 // What steps on a GPU may keep beside a state, so as to read it every time but write it every kRecentTokens times only:
-// the last tokens. With S the state in the pool, r_j and k_j of token j and w_j the product of the decays of the tokens
-// behind it (w of all of them), the state is
+// the last tokens, which can also be taken back until they are written. With S the state in the pool, r_j and k_j of
+// token j and w_j the product of the decays of the tokens behind it (w of all of them), the state is
 //
 //   w S + sum over j of w_j k_j r_j^T        r = write v - erase a x^T S as of then: what the token adds to the state
 //
-// For each value head: r [kRecentTokens, V], k [kRecentTokens, K], the decays [kRecentTokens], and their number once
-// for each column [V], because blocks that have columns of their own cannot wait for each other. All zeros: none.
+// For each value head rings of kRecentRows: r [kRecentRows, V], k [kRecentRows, K] and the decays [kRecentRows]; then
+// the row of the oldest token and the number of tokens, once for each column [V] each, because blocks that have columns
+// of their own cannot wait for each other. Nor may one overwrite what another still reads: hence a row more than
+// tokens, for the token of the step that moves the others into the state. All zeros: none.
 inline constexpr int kRecentTokens = 16;
+inline constexpr int kRecentRows = kRecentTokens + 1;
 [[nodiscard]] constexpr std::int64_t recent_elements(std::int64_t K, std::int64_t V) {
-  return kRecentTokens * (V + K + 1) + V;
+  return kRecentRows * (V + K + 1) + 2 * V;
 }
 
 // One token for each of R rows, in place on a pool of P states.
@@ -122,6 +125,14 @@ struct RecurrenceSettle {
   TensorView recent;  // [R, HV, recent_elements(K, V)]  f32
 };
 
+// Takes the last tokens that are kept beside R states back, as if their steps had not been: at most as many as there
+// are, which the caller knows.
+struct RecurrenceUndo {
+  TensorView recent;  // [R, HV, recent_elements(K, V)]  f32
+  std::int64_t K = 0, V = 0;
+  std::int64_t tokens = 0;
+};
+
 // What will run.
 struct ResolvedForm {
   Form form = Form::chunk;  // never automatic
@@ -139,6 +150,7 @@ void recurrence_forward(const Device& device, const RecurrenceForward& args, Wor
 void recurrence_backward(const Device& device, const RecurrenceBackward& args, Workspace& workspace);
 void recurrence_step(const Device& device, const RecurrenceStep& args, Workspace& workspace);
 void recurrence_settle(const Device& device, const RecurrenceSettle& args);
+void recurrence_undo(const Device& device, const RecurrenceUndo& args);
 // The bytes that they ask the workspace for.
 [[nodiscard]] std::size_t recurrence_workspace(const Device& device, const RecurrenceForward& args);
 [[nodiscard]] std::size_t recurrence_workspace(const Device& device, const RecurrenceBackward& args);

@@ -185,6 +185,7 @@ void check(const RecurrenceBackward& args) {
 
 namespace {
 
+// The shape of the states beside which they are kept.
 void check_recent(const TensorView& recent, const Shape& states) {
   const Shape expected{states[0], states[1], recent_elements(states[2], states[3])};
   check_output("recent", recent, expected, "[P, HV, recent_elements(K, V)]", true);
@@ -199,6 +200,13 @@ void check(const RecurrenceSettle& args) {
   require(args.states.step(3) == 1 || args.states.extent(3) <= 1,
           "the rows of states must be contiguous, but their stride is {}", args.states.step(3));
   check_recent(args.recent, args.states.shape);
+}
+
+void check(const RecurrenceUndo& args) {
+  check_rank("recent", args.recent, 3, "[R, HV, recent_elements(K, V)]");
+  check_recent(args.recent, {args.recent.extent(0), args.recent.extent(1), args.K, args.V});
+  require(args.tokens >= 0 && args.tokens <= kRecentTokens, "{} tokens to take back, expected 0 to {}", args.tokens,
+          kRecentTokens);
 }
 
 void check(const RecurrenceStep& args) {

@@ -13,6 +13,7 @@ void check(const RecurrenceForward& args);
 void check(const RecurrenceBackward& args);
 void check(const RecurrenceStep& args);
 void check(const RecurrenceSettle& args);
+void check(const RecurrenceUndo& args);
 void check(const RecurrenceMap& args);
 void check(const RecurrenceEntryGradient& args);
 void check(const RecurrenceMapProduct& args);

@@ -86,11 +86,13 @@ class Mixer {
 
   // The tensors of a sequence's state.
   [[nodiscard]] virtual std::vector<StateTensor> state_tensors() const = 0;
-  // How many float32 its steps keep beside a state (recent_tokens.h), and how these are brought into it: views of one
-  // slot. Zeros are nothing kept.
+  // How many float32 its steps keep beside a state (recent_tokens.h). Zeros are nothing kept. Of one slot: `settle`
+  // brings what is kept into the state, `undo` takes the last tokens of it back.
   [[nodiscard]] virtual std::int64_t recent_elements(const Device& /*device*/) const { return 0; }
   virtual void settle(const Device& /*device*/, std::span<const TensorView> /*pools*/,
                       const TensorView& /*recent*/) const {}
+  virtual void undo(const Device& /*device*/, std::span<const TensorView> /*pools*/, const TensorView& /*recent*/,
+                    std::int64_t /*tokens*/) const {}
   // Whether a text may be cut into calls at multiples of kRowBlock tokens, as kernels/row_blocks.h says, and its state
   // keep the same bits.
   [[nodiscard]] virtual bool cuts_keep_bits(const Device& /*device*/) const { return true; }

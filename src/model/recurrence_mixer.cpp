@@ -142,13 +142,27 @@ std::vector<StateTensor> RecurrenceMixer::state_tensors() const {
 
 std::int64_t RecurrenceMixer::recent_elements(const Device& device) const {
   const ModelConfig& c = *config_;
-  return device.gpu == nullptr ? 0 : c.value_heads() * qdelta::recent_elements(c.head_dim, c.value_dim());
+  if (device.gpu == nullptr) return 0;
+  return evicted_elements() + c.value_heads() * qdelta::recent_elements(c.head_dim, c.value_dim());
+}
+
+// What follows them begins at a multiple of 16 bytes.
+std::int64_t RecurrenceMixer::evicted_elements() const { return round_up((kEvictedRows + 1) * channels(), 4); }
+
+TensorView RecurrenceMixer::evicted_inputs(const TensorView& recent) const {
+  static_assert(kEvictedRows >= kRecentTokens);
+  if (!recent) return {};
+  TensorView view = recent;
+  view.shape = {recent.extent(0), kEvictedRows + 1, channels()};
+  view.stride = {recent.step(0), channels(), 1};
+  return view;
 }
 
 TensorView RecurrenceMixer::recent_of_heads(const TensorView& recent) const {
   if (!recent) return {};
   const std::int64_t each = qdelta::recent_elements(config_->head_dim, config_->value_dim());
   TensorView view = recent;
+  view.data += evicted_elements() * static_cast<std::int64_t>(sizeof(float));
   view.shape = {recent.extent(0), config_->value_heads(), each};
   view.stride = {recent.step(0), each, 1};
   return view;
@@ -156,6 +170,13 @@ TensorView RecurrenceMixer::recent_of_heads(const TensorView& recent) const {
 
 void RecurrenceMixer::settle(const Device& device, std::span<const TensorView> pools, const TensorView& recent) const {
   recurrence_settle(device, {.states = pools[kRecurrentPool], .recent = recent_of_heads(recent)});
+}
+
+void RecurrenceMixer::undo(const Device& device, std::span<const TensorView> pools, const TensorView& recent,
+                           std::int64_t tokens) const {
+  recurrence_undo(
+      device, {.recent = recent_of_heads(recent), .K = config_->head_dim, .V = config_->value_dim(), .tokens = tokens});
+  short_conv_undo(device, {.state = pools[kConvPool], .evicted = evicted_inputs(recent), .tokens = tokens});
 }
 
 // Parameters ----------------------------------------------------------------------------------------------------------
@@ -459,7 +480,8 @@ ShortConvForward RecurrenceMixer::convolution(const LayerContext& context, const
           .state = state ? state.pools[kConvPool] : TensorView(),
           .slots = state.device_slots,
           .bias = {},
-          .before = SequencePart::enters(context.batch) ? a.before : TensorView()};
+          .before = SequencePart::enters(context.batch) ? a.before : TensorView(),
+          .evicted = evicted_inputs(state.recent)};
 }
 
 void RecurrenceMixer::forward(const LayerContext& context, const Forward& args, MixerActivations& activations,

@@ -61,6 +61,8 @@ class RecurrenceMixer final : public Mixer {
   [[nodiscard]] std::vector<StateTensor> state_tensors() const override;
   [[nodiscard]] std::int64_t recent_elements(const Device& device) const override;
   void settle(const Device& device, std::span<const TensorView> pools, const TensorView& recent) const override;
+  void undo(const Device& device, std::span<const TensorView> pools, const TensorView& recent,
+            std::int64_t tokens) const override;
   void place(const std::string& prefix, ParameterPlacer& placer) override;
   [[nodiscard]] std::unique_ptr<MixerActivations> plan_activations(const Device& device, const BatchShape& shape,
                                                                    BumpAllocator& memory) const override;
@@ -88,6 +90,9 @@ class RecurrenceMixer final : public Mixer {
   [[nodiscard]] RecurrenceInputs inputs(const Batch& batch, const Activations& a, const TensorView& qkv) const;
   [[nodiscard]] RecurrenceForward forward_args(const LayerContext& context, const Activations& a, const TensorView& qkv,
                                                const TensorView& states) const;
+  // The parts of what steps keep: for the convolution, then for the recurrence.
+  [[nodiscard]] std::int64_t evicted_elements() const;
+  [[nodiscard]] TensorView evicted_inputs(const TensorView& recent) const;
   [[nodiscard]] TensorView recent_of_heads(const TensorView& recent) const;
   [[nodiscard]] RecurrenceStep step_args(const Activations& a, const MixerState& state) const;
   [[nodiscard]] RecurrenceBackward backward_args(const LayerContext& context, const Activations& a,

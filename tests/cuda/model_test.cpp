@@ -258,6 +258,15 @@ TEST_F(ModelOnGpu, RecentTokensGoIntoTheStates) {
   }
 }
 
+TEST_F(ModelOnGpu, RecentTokensCanBeTakenBack) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    expect_tokens_taken_back(device(dtype), speaking_config());
+    ModelConfig config = speaking_config();
+    config.use_short_conv = false;
+    expect_tokens_taken_back(device(dtype), config);
+  }
+}
+
 // A sequence has its random numbers, whether those before it go on or end at once.
 TEST_F(ModelOnGpu, SampledTextDoesNotDependOnTheOthers) {
   const ByteTokenizer tokenizer;

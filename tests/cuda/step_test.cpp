@@ -1,5 +1,6 @@
 // One token at a time on the GPU: the recurrence in place on a pool of states against the double-precision oracle, and
 // the sampler against what the CPU's would draw from.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -130,7 +131,7 @@ TEST_P(CudaStepOfRule, RecentTokensBesideTheStates) {
         args.recent = recent.view();
         cuda::recurrence_step(device_context(), args);
         // Written every kRecentTokens times only.
-        if (t + 1 < kRecentTokens) {
+        if (t < kRecentTokens) {
           EXPECT_TRUE(same_bits(states.get(), problem.h0)) << "after token " << t;
         }
       }
@@ -142,6 +143,53 @@ TEST_P(CudaStepOfRule, RecentTokensBesideTheStates) {
       cuda::recurrence_settle(device_context(), settle);
       EXPECT_TRUE(same_bits(states.get(), settled)) << "tokens were settled twice";
     }
+  }
+}
+
+// With some tokens read and taken back on the way, everything has the same bits as without them.
+TEST(CudaStep, RecentTokensCanBeTakenBack) {
+  QDELTA_NEEDS_DEVICE();
+  struct Detour {
+    std::int64_t begin, tokens;
+  };
+  CaseSpec spec;
+  spec.batch = 2;
+  spec.tokens = 40;
+  spec.key_dim = 40;
+  spec.value_dim = 100;
+  spec.qk_l2norm = true;
+  const RecurrenceCase problem = random_case(spec, 83);
+  const DeviceProblem dev(problem, {});
+  struct Result {
+    Tensor o, states;
+  };
+  const auto run = [&](const Detour& detour, bool takes_it) {
+    const DeviceTensor o(spec.dtype, spec.values());
+    const DeviceTensor states(problem.h0);
+    const DeviceTensor recent(no_recent_tokens(spec.batch, spec));
+    for (std::int64_t t = 0; t < spec.tokens; ++t) {
+      if (!takes_it && t >= detour.begin && t < detour.begin + detour.tokens) continue;
+      RecurrenceStep args = step_arguments(dev, t, o.view(), states.view());
+      args.recent = recent.view();
+      cuda::recurrence_step(device_context(), args);
+      if (t + 1 != detour.begin + detour.tokens) continue;
+      cuda::recurrence_undo(device_context(),
+                            {.recent = recent.view(), .K = spec.key_dim, .V = spec.value_dim, .tokens = detour.tokens});
+    }
+    cuda::recurrence_settle(device_context(), {.states = states.view(), .recent = recent.view()});
+    return Result{o.get(), states.get()};
+  };
+  const auto after = [](const Tensor& o, const Detour& detour) {
+    const std::int64_t begin = detour.begin + detour.tokens;
+    return converted(narrowed(o.view(), 1, begin, o.shape()[1] - begin), o.dtype());
+  };
+  // From nothing kept, to no room left, in a row that was used before, over the end of the ring.
+  for (const Detour& detour : {Detour{0, 16}, {5, 1}, {5, 11}, {16, 16}, {20, 12}, {31, 1}}) {
+    SCOPED_TRACE(fmt::format("{} tokens from {} on", detour.tokens, detour.begin));
+    const Result with = run(detour, true);
+    const Result without = run(detour, false);
+    EXPECT_TRUE(same_bits(after(with.o, detour), after(without.o, detour)));
+    EXPECT_TRUE(same_bits(with.states, without.states));
   }
 }
 

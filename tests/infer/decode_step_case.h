@@ -9,6 +9,7 @@
 
 #include "infer/decode_step.h"
 #include "infer/generating_case.h"
+#include "kernels/recurrence.h"
 #include "testing.h"
 
 namespace qdelta::testing {
@@ -83,6 +84,57 @@ inline void expect_bits_as_alone(const Device& device, std::string_view mixer) {
       EXPECT_TRUE(std::ranges::equal(logits_of(single, {slots[i]}, {tokens[i]}),
                                      std::span(mine, mine + static_cast<std::ptrdiff_t>(width))))
           << "slot " << slots[i] << " of " << size;
+    }
+  }
+}
+
+// Tokens that are read and taken back leave nothing behind, to the last bit; a neighbour goes on meanwhile.
+inline void expect_tokens_taken_back(const Device& device, const ModelConfig& config) {
+  const auto model = speaking_model(config);
+  const auto width = static_cast<std::size_t>(model->config().vocab_size);
+  const auto weights = std::make_shared<DeviceWeights>(*model, device);
+  struct Result {
+    std::vector<float> logits;
+    std::vector<Tensor> state;
+  };
+  constexpr std::int64_t kSlot = 1, kNeighbour = 0;
+  // Some tokens, then a detour of so many, then the others.
+  const auto run = [&](std::int64_t begin, std::int64_t detour) {
+    ModelStates states(model->config(), 2, device);
+    Sampler sampler(device, 2, model->config().vocab_size);
+    for (const std::int64_t slot : {0, 1}) sampler.start(slot, {.options = {.temperature = 0}}, {});
+    DecodeStep step(*model, weights, states, sampler, 2, true);
+    const auto read = [&](std::int64_t token) {
+      std::vector<std::int32_t> tokens{static_cast<std::int32_t>('a' + token % 26), 'n'};
+      step.run(std::vector{kSlot, kNeighbour}, tokens);
+    };
+    for (std::int64_t t = 0; t < begin; ++t) read(t);
+    const std::int64_t kept = step.undoable(kSlot);
+    EXPECT_EQ(kept, begin == 0 ? 0 : (begin - 1) % kRecentTokens + 1);
+    for (std::int64_t t = 0; t < detour; ++t) read(7 * t + 3);
+    if (detour > 0) EXPECT_EQ(step.undoable(kSlot), kept + detour);
+    expect_error(Status::invalid_argument, {"take back"}, [&] { step.undo(kSlot, kept + detour + 1); });
+    step.undo(kSlot, detour);
+    EXPECT_EQ(step.undoable(kSlot), kept);
+    Result result;
+    result.logits.resize(width);
+    for (std::int64_t t = 0; t < 20; ++t) read(begin + t);
+    download(device, result.logits.data(), step.logits().data, width * sizeof(float));
+    step.settle(kSlot);
+    EXPECT_EQ(step.undoable(kSlot), 0);
+    for (std::size_t i = 0; i < states.pools().size(); ++i) {
+      const TensorView view = states.slot_of(i, kSlot);
+      result.state.emplace_back(DType::f32, view.shape);
+      download(device, result.state.back().data(), view.data, result.state.back().bytes());
+    }
+    return result;
+  };
+  for (const auto& [begin, detour] : {std::pair<std::int64_t, std::int64_t>{0, 2}, {5, 1}, {5, 11}, {18, 14}}) {
+    const Result with = run(begin, detour);
+    const Result without = run(begin, 0);
+    EXPECT_EQ(with.logits, without.logits) << detour << " tokens from " << begin << " on";
+    for (std::size_t i = 0; i < with.state.size(); ++i) {
+      EXPECT_TRUE(same_bits(with.state[i], without.state[i])) << detour << " tokens from " << begin << " on";
     }
   }
 }

@@ -50,6 +50,7 @@ void gated_norm_backward(const Context& context, const GatedNormBackward& args, 
 // At most kMaxConvWidth taps. The state is float32 or bfloat16.
 inline constexpr std::int64_t kMaxConvWidth = 16;
 void short_conv_forward(const Context& context, const ShortConvForward& args);
+void short_conv_undo(const Context& context, const ShortConvUndo& args);
 void short_conv_backward(const Context& context, const ShortConvBackward& args, std::span<std::byte> workspace);
 [[nodiscard]] std::size_t short_conv_backward_workspace(const ShortConvBackward& args);
 
@@ -98,6 +99,7 @@ void adamw(const Context& context, const AdamWDevice& args);
 inline constexpr std::int64_t kMaxStepKeys = 256;
 void recurrence_step(const Context& context, const RecurrenceStep& args);
 void recurrence_settle(const Context& context, const RecurrenceSettle& args);
+void recurrence_undo(const Context& context, const RecurrenceUndo& args);
 
 // As sampling.h has it. A row whose slot lies outside the pool is skipped.
 void sample(const Context& context, const Sample& args);

@@ -6,29 +6,44 @@
 namespace qdelta::cuda {
 
 struct RecentOfHead {
-  float *residuals, *keys, *decays, *counts;
+  float *residuals, *keys, *decays, *first_rows, *counts;
   int K, V;
 
   __device__ RecentOfHead(float* head, int key_dim, int value_dim)
       : residuals(head),
-        keys(residuals + kRecentTokens * value_dim),
-        decays(keys + kRecentTokens * key_dim),
-        counts(decays + kRecentTokens),
+        keys(residuals + kRecentRows * value_dim),
+        decays(keys + kRecentRows * key_dim),
+        first_rows(decays + kRecentRows),
+        counts(first_rows + value_dim),
         K(key_dim),
         V(value_dim) {}
+};
 
-  [[nodiscard]] __device__ const float* key(int token) const { return keys + token * K; }
-  [[nodiscard]] __device__ float* key(int token) { return keys + token * K; }
-  [[nodiscard]] __device__ float* residual(int token) const { return residuals + token * V; }
+// Where they are, as a block finds it at one of its columns.
+struct RecentRange {
+  int first_row, count;
+
+  __device__ RecentRange(const RecentOfHead& recent, int column)
+      : first_row(static_cast<int>(recent.first_rows[column])), count(static_cast<int>(recent.counts[column])) {}
+  // Of a token, the oldest being 0.
+  [[nodiscard]] __device__ int row(int token) const {
+    const int row = first_row + token;
+    return row < kRecentRows ? row : row - kRecentRows;
+  }
+  // The tokens are gone; the next one has the row behind them.
+  __device__ void clear() {
+    first_row = row(count);
+    count = 0;
+  }
 };
 
 // The products of the decays of recent tokens, each from one of them on; a warp's lane has that of token
 // lane % kRecentTokens.
 class RecentDecays {
  public:
-  __device__ RecentDecays(const RecentOfHead& recent, int count) {
+  __device__ RecentDecays(const RecentOfHead& recent, const RecentRange& range) {
     const int token = static_cast<int>(threadIdx.x) % kRecentTokens;
-    product_ = token < count ? recent.decays[token] : 1.0F;
+    product_ = token < range.count ? recent.decays[range.row(token)] : 1.0F;
 #pragma unroll
     for (int step = 1; step < kRecentTokens; step *= 2) {
       const float behind = __shfl_down_sync(0xffffffffU, product_, step);

@@ -8,8 +8,8 @@
 // rows: a row's bits do not.
 //
 // Where recent tokens are kept beside the states (kernels/recurrence.h), S is the sum of the state and of those, and
-// the new token joins them; a state is written when there is no room for more. A group of rows of the state has one of
-// the tokens, so that its part of x^T S is one more term of the group's sum.
+// the new token joins them; when there is no room for it they first go into the state. A group of rows of the state has
+// one of the tokens, so that its part of x^T S is one more term of the group's sum.
 #include "kernels/cuda/gates.cuh"
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/overlapped_launch.cuh"
@@ -105,20 +105,21 @@ class RecentOfThread {
  public:
   // The tokens are in memory that only this kernel writes.
   __device__ RecentOfThread(const RecentOfHead& recent, int first_column, int column, bool in_range)
-      : count_(static_cast<int>(recent.counts[first_column])) {
-    const RecentDecays decays(recent, count_);
+      : range_(recent, first_column) {
+    const RecentDecays decays(recent, range_);
     state_weight_ = decays.of_state();
     weight_ = decays.behind(token());
-    const bool valid = token() < count_;
+    const bool valid = token() < range_.count;
+    const int row = range_.row(token());
     residual_ = {};
-    if (valid && in_range) residual_ = *reinterpret_cast<const Columns<N>*>(recent.residual(token()) + column);
+    if (valid && in_range) residual_ = *reinterpret_cast<const Columns<N>*>(recent.residuals + row * recent.V + column);
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
-      key_[e] = valid && element(e) < recent.K ? recent.key(token())[element(e)] : 0.0F;
+      key_[e] = valid && element(e) < recent.K ? recent.keys[row * recent.K + element(e)] : 0.0F;
     }
   }
-  [[nodiscard]] __device__ int count() const { return count_; }
-  [[nodiscard]] __device__ bool is_full() const { return count_ + 1 == kRecentTokens; }
+  [[nodiscard]] __device__ const RecentRange& range() const { return range_; }
+  [[nodiscard]] __device__ bool is_full() const { return range_.count == kRecentTokens; }
 
   // From the thread's terms of x^T S and q^T S for the state in the pool to those for the state as it is.
   __device__ void add_to(Columns<N> (&dots)[2], const float* x, const float* q) const {
@@ -133,24 +134,20 @@ class RecentOfThread {
     }
   }
 
-  // For all threads of the block: the state in registers becomes decay (the state as it is) + k r^T.
+  // For all threads of the block: the tokens go into the state in registers, and then there are none.
   template <class Shared>
-  __device__ void settle(Columns<N> (&state)[RowsPerThread], Shared& shared, float decay, const float* k,
-                         const float (&residual)[N]) const {
+  __device__ void settle(Columns<N> (&state)[RowsPerThread], Shared& shared) {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) shared.keys[token()][element(e)] = key_[e];
 #pragma unroll
-    for (int i = 0; i < N; ++i) shared.residuals[token()][vector()].values[i] = decay * weight_ * residual_.values[i];
+    for (int i = 0; i < N; ++i) shared.residuals[token()][vector()].values[i] = weight_ * residual_.values[i];
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < RowsPerThread; ++j) {
-      const int row = token() + j * kRowGroups;
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
-        state[j].values[i] = fmaf(k[row], residual[i], decay * state_weight_ * state[j].values[i]);
-      }
+      for (int i = 0; i < N; ++i) state[j].values[i] *= state_weight_;
     }
-    for (int other = 0; other < kRecentTokens - 1; ++other) {
+    for (int other = 0; other < kRecentTokens; ++other) {
       const Columns<N> r = shared.residuals[other][vector()];
 #pragma unroll
       for (int j = 0; j < RowsPerThread; ++j) {
@@ -159,6 +156,9 @@ class RecentOfThread {
         for (int i = 0; i < N; ++i) state[j].values[i] = fmaf(key, r.values[i], state[j].values[i]);
       }
     }
+    range_.clear();
+    state_weight_ = 1.0F;
+    weight_ = 0.0F;
   }
 
  private:
@@ -182,7 +182,7 @@ class RecentOfThread {
     return sum;
   }
 
-  int count_;
+  RecentRange range_;
   float state_weight_, weight_;
   Columns<N> residual_;
   float key_[kElements];
@@ -366,22 +366,19 @@ struct SliceStep {
     }
   }
   // The token joins the recent ones. The keys and decays of a head are written by its first slice.
-  __device__ void keep(RecentOfHead& recent, int token, float decay, const float (&residual)[N]) const {
+  __device__ void keep(RecentOfHead& recent, const RecentRange& range, float decay, const float (&residual)[N]) const {
+    const int to = range.row(range.count);
     if (slice == 0) {
-      for (auto i = static_cast<int>(threadIdx.x); i < a.K; i += kThreads) recent.key(token)[i] = shared.k[i];
-      if (threadIdx.x == 0) recent.decays[token] = decay;
+      for (auto i = static_cast<int>(threadIdx.x); i < a.K; i += kThreads) recent.keys[to * a.K + i] = shared.k[i];
+      if (threadIdx.x == 0) recent.decays[to] = decay;
     }
     if (!in_range() || row_group > 0) return;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      recent.residual(token)[c + i] = residual[i];
-      recent.counts[c + i] = static_cast<float>(token + 1);
+      recent.residuals[to * a.V + c + i] = residual[i];
+      recent.first_rows[c + i] = static_cast<float>(range.first_row);
+      recent.counts[c + i] = static_cast<float>(range.count + 1);
     }
-  }
-  __device__ void forget_all(RecentOfHead& recent) const {
-    if (!in_range() || row_group > 0) return;
-#pragma unroll
-    for (int i = 0; i < N; ++i) recent.counts[c + i] = 0.0F;
   }
   __device__ void store_output(const float (&o)[N]) const {
     if (!in_range() || row_group > 0) return;
@@ -412,9 +409,15 @@ __global__ __launch_bounds__(VectorsPerSlice* kRowGroups,
   // What only this kernel writes.
   RecentOfHead recent(kRecent ? a.recent + slot * a.recent_stride + step.h * a.recent_head_stride : nullptr, a.K, a.V);
   using Recent = std::conditional_t<kRecent, RecentOfThread<N, VectorsPerSlice, RowsPerThread>, NoRecent>;
-  const Recent own_recent(recent, step.first_column(), step.c, step.in_range());
+  Recent own_recent(recent, step.first_column(), step.c, step.in_range());
   float* const state = step.state_of(slot);
   step.load_state(state);
+  if constexpr (kRecent) {
+    if (own_recent.is_full()) {
+      own_recent.settle(step.s, shared.recent);
+      step.store_state(state);
+    }
+  }
   ptx::wait_for_previous();
 
   float products[3] = {};
@@ -436,15 +439,11 @@ __global__ __launch_bounds__(VectorsPerSlice* kRowGroups,
     o[i] = a.scale * (decay * dots[1].values[i] + norms.q_dot_k * residual[i]);
   }
 
-  if constexpr (!kRecent) {
+  if constexpr (kRecent) {
+    step.keep(recent, own_recent.range(), decay, residual);
+  } else {
     step.update(decay, residual);
     step.store_state(state);
-  } else if (own_recent.is_full()) {
-    own_recent.settle(step.s, shared.recent, decay, shared.k, residual);
-    step.store_state(state);
-    step.forget_all(recent);
-  } else {
-    step.keep(recent, own_recent.count(), decay, residual);
   }
   step.store_output(o);
 }

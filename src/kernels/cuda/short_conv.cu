@@ -5,6 +5,7 @@
 // have in common. The last W inputs are in registers, in rings, where token t of the segment has place t % W, so that
 // none is moved; the next tokens are on their way. The tokens just before a tile (in the backward also those just after
 // it) are read twice. Single tokens with a state (decoding) have a kernel of their own.
+#include "kernels/cuda/evicted_inputs.cuh"
 #include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/sequences.h"
@@ -29,11 +30,16 @@ struct ConvStates {
   const std::int64_t* slots;
   std::int64_t pool, stride;
 
-  // The offset of the state of sequence n, or -1.
-  __device__ std::int64_t of(std::int64_t n) const {
+  // Of sequence n; -1: it has no state.
+  __device__ std::int64_t slot_of(std::int64_t n) const {
     if (data.data == nullptr) return -1;
     const std::int64_t slot = slots == nullptr ? n : slots[n];
-    return slot >= 0 && slot < pool ? slot * stride : -1;
+    return slot < pool ? slot : -1;
+  }
+  // The offset of its state, or something negative.
+  __device__ std::int64_t of(std::int64_t n) const {
+    const std::int64_t slot = slot_of(n);
+    return slot >= 0 ? slot * stride : -1;
   }
 };
 
@@ -186,7 +192,8 @@ __global__ __launch_bounds__(kConvThreads, kForwardBlocksPerSm) void conv_forwar
 
 // A few tokens for each sequence: a block processes one sequence and stores its state.
 template <class T, class S, int W, int N>
-__global__ __launch_bounds__(kConvThreads) void conv_step_kernel(ConvForwardArgs<T> a, Rows<S> state_rows) {
+__global__ __launch_bounds__(kConvThreads) void conv_step_kernel(ConvForwardArgs<T> a, Rows<S> state_rows,
+                                                                 EvictedInputs evicted) {
   const std::int64_t c = (std::int64_t{blockIdx.y} * kConvThreads + threadIdx.x) * N;
   if (c >= a.channels) return;
   const std::int64_t n = blockIdx.x;
@@ -219,11 +226,20 @@ __global__ __launch_bounds__(kConvThreads) void conv_step_kernel(ConvForwardArgs
 #pragma unroll
     for (int i = 0; i < N; ++i) history[j][i] = pack[i];
   }
+  EvictedChannel left[N];  // where the state has rows
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (at >= 0 && a.taps > 1) left[i] = EvictedChannel(evicted, a.states.slot_of(n), c + i);
+  }
   for (int t = begin; t < end; ++t) {
     const auto x = a.x.template load<N>(t, c);
     float u[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
+#pragma unroll
+      for (int j = 0; j + 1 < W; ++j) {
+        if (j == missing_taps && left[i]) left[i].push(evicted, history[j][i]);
+      }
       history[W - 1][i] = x[i];
       u[i] = a.bias != nullptr ? a.bias[c + i] : 0.0F;
 #pragma unroll
@@ -254,6 +270,21 @@ __global__ __launch_bounds__(kConvThreads) void conv_update_states_kernel(ConvFo
                                        : a.states.data.get(at + (j + length) * a.states.data.ld + c);
     a.states.data.set(at + j * a.states.data.ld + c, value);
   }
+}
+
+// The inputs of a state that are not older than the tokens to take back give way to those that left it.
+__global__ __launch_bounds__(kConvThreads) void conv_undo_kernel(ConvStates states, EvictedInputs evicted,
+                                                                 std::int64_t channels, int inputs, int tokens) {
+  const std::int64_t c = std::int64_t{blockIdx.y} * kConvThreads + threadIdx.x;
+  if (c >= channels) return;
+  const std::int64_t at = states.of(blockIdx.x) + c;
+  EvictedChannel left(evicted, blockIdx.x, c);
+  for (int j = inputs - 1; j >= 0; --j) {
+    const float value =
+        j >= tokens ? states.data.get(at + (j - tokens) * states.data.ld) : left.back(evicted, tokens - j);
+    states.data.set(at + j * states.data.ld, value);
+  }
+  left.move(evicted, -tokens);
 }
 
 template <class T>
@@ -452,6 +483,15 @@ ConvStates states_of(const ShortConvForward& args) {
           args.state.step(0)};
 }
 
+EvictedInputs evicted_inputs(const ConstTensorView& evicted, const ConstTensorView& state) {
+  if (!evicted) return {};
+  const Shape expected{state.extent(0), kEvictedRows + 1, state.extent(2)};
+  require(evicted.shape == expected && evicted.dtype == DType::f32 && evicted.step(2) == 1,
+          "short_conv: evicted {} {} is not F32 {} with contiguous rows", name_of(evicted.dtype), evicted.shape.text(),
+          expected.text());
+  return {const_cast<float*>(floats(evicted)), evicted.step(0), evicted.step(1)};
+}
+
 // Tokens of a tile, at least. Where there are so few that this counts, as in short prompts, latency does, not the
 // overlap of W - 1 tokens.
 constexpr std::int64_t kMinTile = 4;
@@ -484,6 +524,9 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
   const std::int64_t tile = forward_tile(rows, channels);
   const ConvStates states = states_of(args);
+  require(!args.evicted || (args.state && rows <= kShortSequence * sequences),
+          "short_conv: what leaves a state is kept for a few tokens only, not {} of {} sequences", rows, sequences);
+  const EvictedInputs evicted = evicted_inputs(args.evicted, args.state);
   if (rows == 0 || channels == 0 || sequences == 0) return;
   const auto arguments = [&](auto type) {
     using T = typename decltype(type)::type;
@@ -513,7 +556,7 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
       }
       conv_step_kernel<T, S, decltype(width)::value, N>
           <<<dim3(static_cast<unsigned>(sequences), blocks_for(channels, kConvThreads * N)), kConvThreads, 0,
-             context.stream()>>>(arguments(type), state);
+             context.stream()>>>(arguments(type), state, evicted);
       check_launch("short_conv_step");
     });
     return;
@@ -532,6 +575,22 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
                                 kConvThreads, 0, context.stream()>>>(arguments(TypeTag<RuntimeType>()));
     check_launch("short_conv_states");
   }
+}
+
+void short_conv_undo(const Context& context, const ShortConvUndo& args) {
+  const TensorView& state = args.state;
+  require(state.shape.rank == 3 && state.dtype == DType::f32 && (state.step(2) == 1 || state.extent(2) <= 1),
+          "short_conv: state {} {} is not [R, W - 1, channels] of F32", name_of(state.dtype), state.shape.text());
+  require(args.tokens >= 0 && args.tokens <= kEvictedRows, "{} tokens to take back, expected 0 to {}", args.tokens,
+          kEvictedRows);
+  const EvictedInputs evicted = evicted_inputs(args.evicted, state);
+  require(evicted.data != nullptr, "evicted is missing");
+  if (state.shape.elements() == 0) return;
+  const ConvStates states{{state.data, state.step(1), false}, nullptr, state.extent(0), state.step(0)};
+  const dim3 grid(static_cast<unsigned>(state.extent(0)), blocks_for(state.extent(2), kConvThreads));
+  conv_undo_kernel<<<grid, kConvThreads, 0, context.stream()>>>(
+      states, evicted, state.extent(2), static_cast<int>(state.extent(1)), static_cast<int>(args.tokens));
+  check_launch("short_conv_undo");
 }
 
 void short_conv_backward(const Context& context, const ShortConvBackward& args, std::span<std::byte> workspace) {

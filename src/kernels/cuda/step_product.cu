@@ -89,6 +89,9 @@ void set_conv(StepProductArgs& a, const ShortConvForward& conv) {
     a.conv_state_ld = state.step(1);
     a.conv_pool = state.extent(0);
   }
+  if (conv.evicted && a.conv_state != nullptr) {
+    a.evicted = {floats(conv.evicted), conv.evicted.step(0), conv.evicted.step(1)};
+  }
   a.slots = conv.slots.data();
   a.conv_y = as_rows<RuntimeType>(conv.y);
 }
@@ -142,6 +145,7 @@ StepProductArgs rows_of(const StepProductArgs& all, Before before, int first, in
   } else if (a.conv_state != nullptr) {
     a.conv_state += first * a.conv_state_stride;
     a.conv_pool -= first;
+    if (a.evicted.data != nullptr) a.evicted.data += first * a.evicted.slot_stride;
   }
   forward(a.add);
   forward(a.y);

@@ -11,6 +11,7 @@
 // wgmma: seen on an H200).
 #pragma once
 
+#include "kernels/cuda/evicted_inputs.cuh"
 #include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/norms.cuh"
@@ -50,6 +51,7 @@ struct StepProductArgs {
   const float* conv_weight;
   float* conv_state;
   std::int64_t conv_state_stride, conv_state_ld, conv_pool;
+  EvictedInputs evicted;
   const std::int64_t* slots;  // null: row r has state r
   Rows<RuntimeType> conv_y;
 };
@@ -151,6 +153,7 @@ __device__ inline void normalise_head(const StepProductArgs& a, int r, int head,
 // The convolution of one channel of one row.
 struct ConvTap {
   float* state = nullptr;  // its oldest input
+  EvictedChannel evicted;
   float before[kMostTaps - 1] = {};
   float weights[kMostTaps] = {};
 
@@ -160,6 +163,7 @@ struct ConvTap {
     const std::int64_t slot = a.slots == nullptr ? r : a.slots[r];
     if (a.conv_state != nullptr && slot >= 0 && slot < a.conv_pool) {
       state = a.conv_state + slot * a.conv_state_stride + c;
+      evicted = EvictedChannel(a.evicted, slot, c);
     }
 #pragma unroll
     for (int j = 0; j < kMostTaps; ++j) {
@@ -168,7 +172,8 @@ struct ConvTap {
     }
   }
   // silu of the convolution at x, which then is the newest input of the state.
-  __device__ float next(const StepProductArgs& a, float x) const {
+  __device__ float next(const StepProductArgs& a, float x) {
+    if (evicted) evicted.push(a.evicted, before[0]);
     float u = 0;
 #pragma unroll
     for (int j = 0; j < kMostTaps; ++j) {
@@ -185,8 +190,7 @@ struct ConvTap {
 
 // What comes of output o of row r, whose product is `value`; of silu(gate) up `value` is gate's.
 template <After kAfter>
-__device__ void store_output(const StepProductArgs& a, int r, int o, const ConvTap& tap, float value, float up,
-                             float add) {
+__device__ void store_output(const StepProductArgs& a, int r, int o, ConvTap& tap, float value, float up, float add) {
   if constexpr (kAfter == After::swiglu) value *= sigmoid(value) * up;
   if constexpr (kAfter == After::conv) {
     if (o < a.channels) return a.conv_y.set(r * a.conv_y.ld + o, tap.next(a, static_cast<float>(bf16(value))));
