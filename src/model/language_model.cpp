@@ -308,6 +308,7 @@ TensorView ModelRunner::prompt_logits(const StateSlots& states) {
   const TensorView& unused = plan_->picked;
   LengthsOnDevice lengths(batch_.device_offsets,
                           {unused.data, static_cast<std::size_t>(unused.shape.elements()) * size_of(unused.dtype)});
+  const OverlappedLaunches overlapped;  // as in a step
   run_planned(device_ids_, states);
   rms_norm_forward(device_, final_norm(weights_->get()));
   return logits_of(gathered_on_device(device_last_));

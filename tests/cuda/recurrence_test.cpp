@@ -339,6 +339,29 @@ TEST(RecurrenceOnGpu, IsDeterministic) {
   expect_same_bits(run_on_gpu(mixed, {.saves_matrices = true}), run_on_gpu(mixed));
 }
 
+// More sequences than SMs, of which some begin on one SM and end on another.
+TEST(RecurrenceOnGpu, SequencesThatTwoSMsShareHaveTheSameBits) {
+  QDELTA_NEEDS_DEVICE();
+  CaseSpec spec;
+  spec.tokens = 300;
+  spec.key_dim = 128;
+  spec.value_dim = 128;
+  spec.dtype = DType::bf16;
+  for (const Rule rule : {Rule::q_delta, Rule::linear}) {
+    spec.rule = rule;
+    const RecurrenceCase problem = random_case(spec, 14);
+    const Results<Tensor> alone = run_on_gpu(problem);
+    const int sms = device_context().sm_count();
+    for (const std::int64_t times : {sms + 1, sms + sms / 2, 2 * sms + 3}) {
+      const Results<Tensor> many = run_on_gpu(repeated(problem, times), {.saves_matrices = true});
+      const auto one = [&](const Tensor& tensor) { return one_of(tensor, times); };
+      expect_same_bits({one(many.o), one(many.ht), one(many.dq), one(many.dk), one(many.dv), one(many.dg),
+                        one(many.dbeta), one(many.dlambda), one(many.dh0)},
+                       alone);
+    }
+  }
+}
+
 TEST(RecurrenceOnGpu, PackedSequencesEqualABatch) {
   QDELTA_NEEDS_DEVICE();
   // Two rows of a batch, and the same two packed into one.

@@ -112,7 +112,9 @@ inline void expect_tokens_taken_back(const Device& device, const ModelConfig& co
     const std::int64_t kept = step.undoable(kSlot);
     EXPECT_EQ(kept, begin == 0 ? 0 : (begin - 1) % kRecentTokens + 1);
     for (std::int64_t t = 0; t < detour; ++t) read(7 * t + 3);
-    if (detour > 0) EXPECT_EQ(step.undoable(kSlot), kept + detour);
+    if (detour > 0) {
+      EXPECT_EQ(step.undoable(kSlot), kept + detour);
+    }
     expect_error(Status::invalid_argument, {"take back"}, [&] { step.undo(kSlot, kept + detour + 1); });
     step.undo(kSlot, detour);
     EXPECT_EQ(step.undoable(kSlot), kept);

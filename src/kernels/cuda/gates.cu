@@ -5,6 +5,7 @@
 // There are few gates for each token, so one kernel serves all types.
 #include "kernels/cuda/gates.cuh"
 #include "kernels/cuda/layers.h"
+#include "kernels/cuda/overlapped_launch.cuh"
 
 namespace qdelta::cuda {
 namespace {
@@ -25,6 +26,8 @@ __device__ void store(const View& view, std::int64_t row, unsigned head, float v
 __global__ __launch_bounds__(kBlockThreads) void gates_forward_kernel(GateArgs in) {
   const std::int64_t index = std::int64_t{blockIdx.x} * kBlockThreads + threadIdx.x;
   const std::int64_t r = index / in.heads;
+  ptx::let_next_begin();
+  ptx::wait_for_previous();
   if (r >= in.rows) return;
   const auto h = static_cast<unsigned>(index - r * in.heads);
   if (in.a.data != nullptr) {
@@ -135,8 +138,8 @@ void gates_forward(const Context& context, const GatesForward& args) {
   check_gates(args);
   const GateArgs in = gate_args(args);
   if (in.rows == 0 || in.heads == 0) return;
-  gates_forward_kernel<<<blocks_for(in.rows * in.heads, kBlockThreads), kBlockThreads, 0, context.stream()>>>(in);
-  check_launch("gates_forward");
+  launch_overlapped(context, "gates_forward", gates_forward_kernel, blocks_for(in.rows * in.heads, kBlockThreads),
+                    kBlockThreads, 0, in);
 }
 
 void gates_backward(const Context& context, const GatesBackward& args, std::span<std::byte> workspace) {

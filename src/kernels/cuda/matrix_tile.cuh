@@ -361,10 +361,10 @@ __device__ inline void fence_accumulators(Accumulator (&accs)[kCount]) {
   }
   (std::make_integer_sequence<int, kCount>{});
 }
-// mma_fence comes before a batch of tile_mma and mma_commit_and_wait after it, both with the accumulators of the batch.
-// In between, accumulators and A operands must not be touched. There must be no branch around a single tile_mma either:
-// where ptxas cannot prove that registers are untouched it serializes the wgmma instructions. Without wgmma both do
-// nothing.
+// mma_fence comes before a batch of tile_mma, mma_commit after it and then mma_wait, with the accumulators of the
+// batch. In between, accumulators and A operands must not be touched. There must be no branch around a single tile_mma
+// either: where ptxas cannot prove that registers are untouched it serializes the wgmma instructions. Without wgmma
+// both do nothing.
 template <class E, int... kCount>
 __device__ inline void mma_fence(Accumulator (&... accs)[kCount]) {
 #if QDELTA_WGMMA
@@ -374,15 +374,25 @@ __device__ inline void mma_fence(Accumulator (&... accs)[kCount]) {
   }
 #endif
 }
+template <class E>
+__device__ inline void mma_commit() {
+#if QDELTA_WGMMA
+  if constexpr (kUsesWgmma<E>) asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
 template <class E, int... kCount>
-__device__ inline void mma_commit_and_wait(Accumulator (&... accs)[kCount]) {
+__device__ inline void mma_wait(Accumulator (&... accs)[kCount]) {
 #if QDELTA_WGMMA
   if constexpr (kUsesWgmma<E>) {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
     (fence_accumulators(accs), ...);
   }
 #endif
+}
+template <class E, int... kCount>
+__device__ inline void mma_commit_and_wait(Accumulator (&... accs)[kCount]) {
+  mma_commit<E>();
+  mma_wait<E>(accs...);
 }
 
 // Makes this thread's writes to shared memory visible to wgmma, which reads through the async proxy. A barrier must

@@ -138,24 +138,73 @@ StatesIn read_only(const StatesOut& states) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Segments (recurrence_chunk_segments.cu).
 
-// Chunks of a segment: all of the longest sequence where the sequences fill the GPU, else so many that the segments do.
-// Splitting costs a second scan, with K columns more, so that it has to save more than that.
-std::int64_t chunks_per_segment(const RecurrenceLayout& at, const Dims& dims, bool bf16, int sm_count,
+// What the scans of a call take, in chunks that an SM's blocks do one after the other, if segments have so many chunks.
+// Splitting costs a scan for their maps, and the launches that combine these.
+class ScanCost {
+ public:
+  ScanCost(const RecurrenceLayout& at, const Dims& dims, bool bf16, bool backward, int sm_count)
+      : at_(at), backward_(backward) {
+    const bool pairs = bf16 && dims.key_dim <= 128;  // blocks of two warpgroups, CopyEnginePipeline
+    const std::int64_t width = pairs ? 2 : 1;
+    places_ = std::int64_t{sm_count} * (bf16 && !pairs ? 2 : 1);
+    of_N_ = at.HV * ceil_div(std::int64_t{dims.column_blocks}, width);
+    of_M_ = at.HV * ceil_div(ceil_div(at.K, kBlockV), width);
+  }
+  [[nodiscard]] std::int64_t whole(std::int64_t longest) const { return launch(at_.N * of_N_, longest); }
+  [[nodiscard]] std::int64_t split(std::int64_t chunks, std::int64_t longest) const {
+    const std::int64_t segments = count(chunks);
+    const std::int64_t maps = segments - at_.N;  // of all but the last of a sequence
+    const std::int64_t M = maps * of_M_;
+    const std::int64_t N = maps * of_N_;
+    const std::int64_t of_maps = backward_ ? launch(M, chunks) + launch(N, chunks) : launch(M + N, chunks);
+    constexpr std::int64_t kLaunches = 8;
+    return launch(segments * of_N_, chunks) + of_maps + ceil_div(longest, chunks) + kLaunches;
+  }
+  // The fewest chunks of a segment for which the scan has so many waves of blocks.
+  [[nodiscard]] std::int64_t chunks_for(std::int64_t waves, std::int64_t longest) const {
+    const std::int64_t segments = waves * places_ / of_N_;
+    if (segments <= at_.N) return longest;
+    std::int64_t chunks = std::max<std::int64_t>(1, ceil_div(at_.total_chunks, segments));
+    while (chunks < longest && count(chunks) > segments) chunks += ceil_div(chunks, std::int64_t{16});
+    return chunks;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t count(std::int64_t chunks) const {
+    if (at_.cu_seqlens.empty()) return at_.N * ceil_div(at_.chunks(0), chunks);
+    std::int64_t segments = 0;
+    for (std::int64_t n = 0; n < at_.N; ++n) segments += std::max<std::int64_t>(1, ceil_div(at_.chunks(n), chunks));
+    return segments;
+  }
+  // Of packed sequences blocks differ, and those that begin late are short as a rule.
+  [[nodiscard]] std::int64_t launch(std::int64_t blocks, std::int64_t longest) const {
+    if (at_.cu_seqlens.empty() || blocks <= places_) return ceil_div(blocks, places_) * longest;
+    return blocks * std::min(longest, at_.total_chunks / at_.N) / places_ + longest;
+  }
+
+  const RecurrenceLayout& at_;
+  bool backward_;
+  std::int64_t places_, of_N_, of_M_;  // blocks at a time, and of a segment
+};
+
+// Chunks of a segment: all of the longest sequence, or fewer where that takes less time.
+std::int64_t chunks_per_segment(const RecurrenceLayout& at, const Dims& dims, bool bf16, bool backward, int sm_count,
                                 const Execution& run) {
   if (run.segment_tokens > 0) return run.segment_tokens / kChunk;
   std::int64_t longest = 1;
   for (std::int64_t n = 0; n < (at.cu_seqlens.empty() ? std::min<std::int64_t>(at.N, 1) : at.N); ++n)
     longest = std::max(longest, at.chunks(n));
   if (run.segments > 0) return ceil_div(longest, std::int64_t{run.segments});
-  constexpr std::int64_t kFewest = 8;
-  const std::int64_t blocks_per_sm = !bf16 ? 1 : at.K <= 128 ? 3 : 2;  // as in recurrence_chunk_scan.cuh
-  // The chunks that a block scans one after the other if all SMs are full all the time.
-  const std::int64_t filled = ceil_div(at.total_chunks * at.HV * dims.column_blocks, sm_count * blocks_per_sm);
-  // An estimate: the cost of both scans in segments over that of one scan, per chunk. In bf16 a block that has an SM to
-  // itself takes less than half the time of one of three (measured); for float32 nothing was measured.
-  const double cost = bf16 ? 5.0 : 2.2;
-  if (static_cast<double>(longest) < cost * static_cast<double>(filled) + 2 * kFewest) return longest;
-  return std::max(kFewest, filled);
+  constexpr std::int64_t kFewest = 8, kMostWaves = 6;
+  const ScanCost cost(at, dims, bf16, backward, sm_count);
+  std::int64_t best = longest;
+  std::int64_t least = at.N == 0 ? 0 : cost.whole(longest);
+  for (std::int64_t waves = 1; waves <= kMostWaves && least > 0; ++waves) {
+    const std::int64_t chunks = cost.chunks_for(waves, longest);
+    if (chunks < kFewest || chunks >= longest) continue;
+    if (const std::int64_t time = cost.split(chunks, longest); time < least) best = chunks, least = time;
+  }
+  return best;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -166,6 +215,7 @@ struct ChunkLaunch {
   Dims dims;
   Chunks chunks;
   Segments segments;
+  SharedJobs shared;
   PreparedChunks prepared;
   std::byte* v_new = nullptr;        // V', where it is saved for the backward
   float *M = nullptr, *N = nullptr;  // of the segments, where there are several of a sequence; N or dN
@@ -197,12 +247,13 @@ struct ChunkLaunch {
       chunks.sequence = tables.take<std::int32_t>(at.total_chunks);
     }
     segments.fixed = run.segment_tokens > 0;
-    segments.chunks = chunks_per_segment(at, dims, bf16, context.sm_count(), run);
+    segments.chunks = chunks_per_segment(at, dims, bf16, backward, context.sm_count(), run);
     allocate_segments(tables, memory);
     require(lengths == nullptr || !segments.fixed || !is_split(),
             "sequences whose lengths only the device knows have room for whole segments");
     require(lengths == nullptr || of_all.used() <= lengths->tables().size(), "the tables of {} sequences need {} bytes",
             at.N, of_all.used());
+    share_jobs(context.sm_count(), memory);
     BumpAllocator elsewhere(saved);
     prepared = allocate_prepared(traits, slots, backward || saved != nullptr, saved == nullptr ? memory : elsewhere);
     if (saved != nullptr) v_new = allocate_rows(slots, dims.column_blocks, elsewhere);
@@ -232,13 +283,31 @@ struct ChunkLaunch {
     segment_states = memory.take<float>(maps * at.K * at.V);
   }
 
+  // Of equal sequences that are not split, where there are more jobs than SMs: else some SMs would have one job more
+  // than others. A block of the scans has two blocks of columns (CopyEnginePipeline).
+  void share_jobs(int sm_count, BumpAllocator& memory) {
+    const std::int64_t jobs = at.N * at.HV * dims.column_blocks / 2;
+    if (!bf16 || at.K > 128 || chunks.cu_seqlens != nullptr || is_split() || dims.column_blocks % 2 != 0) return;
+    if (jobs <= sm_count || jobs % sm_count == 0 || jobs * chunks.per_sequence > std::numeric_limits<int>::max())
+      return;
+    shared.jobs = static_cast<int>(jobs);
+    shared.chunks_per_block =
+        static_cast<int>(std::max(chunks.per_sequence, ceil_div(jobs * chunks.per_sequence, std::int64_t{sm_count})));
+    shared.states = memory.take<float>(std::int64_t{sm_count} * padded_key_dim(dims.key_dim) * 2 * kBlockV);
+    shared.ready = memory.take<std::uint32_t>(std::int64_t{sm_count} * 16);
+  }
+
   // Split bf16 takes as much memory as float32.
   static PreparedChunks allocate_prepared(const RuleTraits& traits, std::int64_t slots, bool backward,
                                           BumpAllocator& memory) {
     PreparedChunks prepared;
-    prepared.A_qk = memory.take<float>(slots * kChunkMatrix);
-    if (traits.erases) prepared.T = memory.take<float>(slots * kChunkMatrix);
-    if (traits.erases && backward) prepared.A_xk = memory.take<float>(slots * kChunkMatrix);
+    prepared.A_qkT = memory.take<float>(slots * kChunkMatrix);
+    prepared.A_qk = prepared.A_qkT;
+    if (traits.erases) {
+      prepared.T = memory.take<float>(slots * kChunkMatrix);
+      prepared.A_qk = backward ? memory.take<float>(slots * kChunkMatrix) : nullptr;
+      prepared.A_xk = backward ? memory.take<float>(slots * kChunkMatrix) : nullptr;
+    }
     prepared.factors = memory.take<float>(slots * kFactors * kChunk);
     return prepared;
   }
@@ -290,7 +359,6 @@ struct ChunkLaunch {
   // The forward scan without outputs.
   [[nodiscard]] ForwardScanArgs forward_scan(const RecurrenceInputs& in) const {
     auto args = scan_args<ForwardScanArgs>(in);
-    args.mixes = traits.reads_lambda;
     args.v = token_tensor(in.v);
     args.initial_states = state_tensor(in.h0);
     return args;
@@ -348,7 +416,10 @@ struct ChunkLaunch {
     args.dims = dims;
     args.chunks = chunks;
     args.segments = segments;
+    args.shared = shared;
     args.erases = traits.erases;
+    args.batch = at.B;
+    args.tokens = at.T;
     args.q = token_tensor(in.q);
     args.k = token_tensor(in.k);
     args.prepared = prepared;
@@ -494,6 +565,7 @@ void recurrence_chunk_backward(const Context& context, const RecurrenceBackward&
     forward.chunk_states = work.states;
   } else {
     forward.per_chunk = true;
+    forward.shared = {};
     forward.initial_states = state_tensor(args.chunk_states);
   }
   forward.v_new = work.v_new;

@@ -21,9 +21,9 @@
 namespace qdelta::cuda {
 
 inline constexpr int kChunk = 64;                    // C, tokens
-inline constexpr int kBlockV = 64;                   // value columns of a thread block
+inline constexpr int kBlockV = 64;                   // value columns that are worked on together
 inline constexpr int kWarpV = 16;                    // value columns of a warp tile, in the scans
-inline constexpr int kWarpTiles = kBlockV / kWarpV;  // of a block, one for each warp
+inline constexpr int kWarpTiles = kBlockV / kWarpV;  // of a warpgroup, one for each warp
 inline constexpr std::int64_t kChunkMatrix = kChunk * kChunk;
 
 // A [B, T, heads, width] or [B, T, heads] tensor; strides count elements, that of the last axis is 1.
@@ -108,11 +108,14 @@ enum Factor : int {
 [[nodiscard]] QDELTA_HOST_DEVICE constexpr int operand_parts(bool bf16) { return bf16 ? 2 : 1; }
 
 // Everything of a chunk that does not depend on v, for chunk c of value head h at index c * value_heads + h. Q and K
-// are the normalised rows where there is an L2 norm. Only the 16 x 16 blocks up to the diagonal are written.
+// are the normalised rows where there is an L2 norm. Matrices, [parts][C][C], lie there as they will in shared memory
+// (Tile in matrix_tile.cuh). Of A_qk and A_xk the backward reads the 16 x 16 blocks up to the diagonal alone, and only
+// these are written; the others have zeros above.
 struct PreparedChunks {
-  void* A_qk = nullptr;      // [parts][C][C] lower(scale Gamma . Q K^T)
-  void* T = nullptr;         // [parts][C][C] (I + diag(erase) A_xk)^-1; rules that erase
-  void* A_xk = nullptr;      // [parts][C][C] strictLower(Gamma . X K^T); rules that erase, for the backward
+  void* T = nullptr;         // (I + diag(erase) A_xk)^-1; rules that erase
+  void* A_qkT = nullptr;     // A_qk T
+  void* A_qk = nullptr;      // lower(scale Gamma . Q K^T), for the backward; where nothing is erased it is A_qkT
+  void* A_xk = nullptr;      // strictLower(Gamma . X K^T); rules that erase, for the backward
   float* factors = nullptr;  // [kFactors][C]
 };
 
@@ -135,14 +138,27 @@ struct SegmentMaps {
   int n_blocks = 0;  // the first of a head's column_blocks are those of N, the others of M
 };
 
+// Equal jobs of a scan (a head's columns of a sequence) spread over fewer blocks that stay: a block has the chunks
+// [b * chunks_per_block, (b + 1) * chunks_per_block) of all jobs in a row, the last of its jobs first. So of a job that
+// two blocks share, one has the beginning and does it first, the block after it the end, which it does last: it takes
+// over the state as it is, and the result does not depend on where the cut lies.
+struct SharedJobs {
+  int jobs = 0;
+  int chunks_per_block = 0;        // 0: a block for each job
+  float* states = nullptr;         // [blocks][warps]: of a block's last job, where the next block goes on with it
+  std::uint32_t* ready = nullptr;  // [blocks][warps]: whether it is there; set to zero before the launch
+};
+
 // `v_new` is V', here and below: [parts][C][column_blocks * kBlockV] of the operand type for every chunk and head,
 // split like the chunk matrices: the gradients of the gates are sums of products with it that cancel.
 struct ForwardScanArgs {
   Dims dims;
   Chunks chunks;
   Segments segments;
-  bool erases, mixes;
+  SharedJobs shared;
+  bool erases;
   bool per_chunk;  // all chunks in parallel, each from initial_states[chunk]; else a scan over every segment
+  std::int64_t batch, tokens;  // B, T
   TokensIn q, k, v;
   PreparedChunks prepared;
   StatesIn initial_states;  // of the segments, or chunks; optional
@@ -157,7 +173,9 @@ struct BackwardScanArgs {
   Dims dims;
   Chunks chunks;
   Segments segments;
+  SharedJobs shared;
   bool erases;
+  std::int64_t batch, tokens;  // B, T
   TokensIn q, k, d_o;
   PreparedChunks prepared;
   StatesIn d_final_states;     // of the segments; optional

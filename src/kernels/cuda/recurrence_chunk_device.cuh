@@ -41,34 +41,40 @@ __device__ inline ChunkRange chunk_range(const Chunks& chunks, std::int64_t chun
   return chunk_range(chunks, chunk, sequence_of(chunks, chunk));
 }
 
+// 32-bit numbers: a scan holds them in registers over all its chunks.
 struct SegmentRange {
-  std::int64_t sequence;
-  std::int64_t begin, end;  // chunks
-  bool first, last;         // of its sequence
+  int sequence;
+  int begin, end;    // chunks
+  bool first, last;  // of its sequence
 };
 
-__device__ inline SegmentRange segment_range(const Chunks& chunks, const Segments& segments, std::int64_t segment) {
+__device__ inline SegmentRange segment_range(const Chunks& chunks, const Segments& segments, int segment) {
   SegmentRange range;
   if (chunks.cu_seqlens == nullptr) {
-    range.sequence = segment / segments.per_sequence;
-    const std::int64_t place = segment - range.sequence * segments.per_sequence;
-    range.begin = range.sequence * chunks.per_sequence + place * segments.chunks;
-    const std::int64_t end = (range.sequence + 1) * chunks.per_sequence;
-    range.end = range.begin + segments.chunks < end ? range.begin + segments.chunks : end;
+    const int per_sequence = static_cast<int>(segments.per_sequence);
+    range.sequence = segment / per_sequence;
+    const int place = segment - range.sequence * per_sequence;
+    const int chunks_per_sequence = static_cast<int>(chunks.per_sequence);
+    range.begin = range.sequence * chunks_per_sequence + place * static_cast<int>(segments.chunks);
+    range.end = min(range.begin + static_cast<int>(segments.chunks), (range.sequence + 1) * chunks_per_sequence);
     range.first = place == 0;
-    range.last = place + 1 == segments.per_sequence;
+    range.last = place + 1 == per_sequence;
   } else {
     range.sequence = segments.sequence[segment];
-    range.begin = segments.first_chunk[segment];
-    range.end = segments.first_chunk[segment + 1];
+    range.begin = static_cast<int>(segments.first_chunk[segment]);
+    range.end = static_cast<int>(segments.first_chunk[segment + 1]);
     range.first = segment == segments.first_segment[range.sequence];
     range.last = segment + 1 == segments.first_segment[range.sequence + 1];
   }
   return range;
 }
 // A segment of one chunk.
-__device__ inline SegmentRange one_chunk_range(const Chunks& chunks, std::int64_t chunk) {
-  return {.sequence = sequence_of(chunks, chunk), .begin = chunk, .end = chunk + 1, .first = false, .last = false};
+__device__ inline SegmentRange one_chunk_range(const Chunks& chunks, int chunk) {
+  return {.sequence = static_cast<int>(sequence_of(chunks, chunk)),
+          .begin = chunk,
+          .end = chunk + 1,
+          .first = false,
+          .last = false};
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -189,9 +195,8 @@ __device__ inline void load_tile(const Tile<E, kRows, kWidth>& tile, const Matri
   }
 }
 
-// A matrix of the workspace: no bounds, aligned, of the operand type. kLower: zeros above the 16 x 16 blocks of the
-// diagonal.
-template <int kThreads, bool kLower, class E, int kRows, int kWidth>
+// A matrix of the workspace: no bounds, aligned, of the operand type.
+template <int kThreads, class E, int kRows, int kWidth>
 __device__ inline void load_workspace_tile(const Tile<E, kRows, kWidth>& tile, const E* from, std::int64_t stride) {
   using Partition = TilePartition<kThreads, E, kRows, kWidth>;
   const Partition partition;
@@ -199,8 +204,7 @@ __device__ inline void load_workspace_tile(const Tile<E, kRows, kWidth>& tile, c
 #pragma unroll
   for (int i = 0; i < Partition::kCount; ++i) {
     const int row = partition.row + i * Partition::kRowStep;
-    if (Partition::kEven || row < kRows)
-      cp_async(tile.at(row, partition.column), at, !kLower || partition.column / 16 <= row / 16);
+    if (Partition::kEven || row < kRows) cp_async(tile.at(row, partition.column), at, true);
     at += Partition::kRowStep * stride;
   }
 }

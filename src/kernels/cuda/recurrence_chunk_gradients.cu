@@ -486,18 +486,14 @@ GradientMaps tensor_maps(const GradientsArgs& a, int key_tile) {
   constexpr int kBoth = operand_parts(true) * kChunk;  // rows of both parts of an operand
   const std::int64_t rows = a.chunks.total * a.dims.value_heads * kBoth;
   const std::int64_t width = std::int64_t{a.dims.column_blocks} * kBlockV;
-  GradientMaps maps{.q = tensor_map(a.q, keys, kChunk),
-                    .k = tensor_map(a.k, keys, kChunk),
-                    .v = tensor_map(a.v, values, kChunk),
-                    .d_o = tensor_map(a.d_o, values, kChunk),
-                    .states = states(a.states),
-                    .d_states = states(a.d_states),
-                    .d_residual = tensor_map(a.d_residual, rows, width, kBoth),
-                    .v_new = tensor_map(a.v_new, rows, width, kBoth),
-                    .A_qk = tensor_map(a.prepared.A_qk, rows, kChunk, kBoth),
-                    .A_xk = {}};
-  if (a.erases) maps.A_xk = tensor_map(a.prepared.A_xk, rows, kChunk, kBoth);
-  return maps;
+  return {.q = tensor_map(a.q, keys, kChunk),
+          .k = tensor_map(a.k, keys, kChunk),
+          .v = tensor_map(a.v, values, kChunk),
+          .d_o = tensor_map(a.d_o, values, kChunk),
+          .states = states(a.states),
+          .d_states = states(a.d_states),
+          .d_residual = tensor_map(a.d_residual, rows, width, kBoth),
+          .v_new = tensor_map(a.v_new, rows, width, kBoth)};
 }
 
 template <int kKeyTile>

@@ -30,7 +30,7 @@ enum RowDot : int {
 
 // What the copy engine must know of the inputs; unused where threads copy.
 struct GradientMaps {
-  TensorMap q, k, v, d_o, states, d_states, d_residual, v_new, A_qk, A_xk;
+  TensorMap q, k, v, d_o, states, d_states, d_residual, v_new;
 };
 
 struct GradientShared {
@@ -229,7 +229,7 @@ class ThreadPipeline {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       const typename Columns::Rows rows{first.data + part * Columns::Rows::kElements};
-      load_workspace_tile<kLoadThreads, false>(rows, from + part * kChunk * width, width);
+      load_workspace_tile<kLoadThreads>(rows, from + part * kChunk * width, width);
     }
   }
   __device__ __forceinline__ void prefetch_v(const BlockCoord& b, int column) const {
@@ -256,8 +256,10 @@ class ThreadPipeline {
   }
   __device__ __forceinline__ void load_matrix(const BlockCoord& b, const typename Tiles::Matrix& tile,
                                               const void* matrices, int part) const {
+    constexpr int kVector = Tiles::Matrix::kVector;
     const E* from = static_cast<const E*>(matrices) + (std::int64_t{b.slot} * kParts + part) * kChunkMatrix;
-    load_workspace_tile<kLoadThreads, true>(tile, from, kChunk);
+    for (int i = kVector * static_cast<int>(threadIdx.x); i < kChunkMatrix; i += kVector * kLoadThreads)
+      cp_async(tile.data + i, from + i, true);
   }
 
   const GradientsArgs& a;
@@ -278,8 +280,8 @@ class CopyEnginePipeline {
                                                 const Tiles& chunk_tiles, GradientShared& shared)
       : a(args), maps(tensor_maps), tiles(chunk_tiles), s(shared) {
     if (is_issuer()) {
-      for (CopyBarrier& barrier : s.columns_there) barrier.init();
-      s.chunk_there.init();
+      for (CopyBarrier& barrier : s.columns_there) barrier.init(1);
+      s.chunk_there.init(1);
     }
     __syncthreads();
     if (is_issuer()) {
@@ -372,10 +374,16 @@ class CopyEnginePipeline {
       copy_box(tiles.k.data + panel * kPanelElements, maps.k, tokens, there);
     }
     if (!pass.first) return;
-    const BoxOrigin parts{0, b.slot * kParts * kChunk, 0, 0};
-    copy_box(tiles.dq_from_k.data, maps.A_qk, parts, there);
-    if (a.erases) copy_box(tiles.dx_from_k.data, maps.A_xk, parts, there);
+    copy_matrix(tiles.dq_from_k, a.prepared.A_qk, b.slot, there);
+    if (a.erases) copy_matrix(tiles.dx_from_k, a.prepared.A_xk, b.slot, there);
     copy_bytes(s.factors, a.prepared.factors + std::int64_t{b.slot} * (kFactors * kChunk), kFactorBytes, there);
+  }
+
+  // All parts of a matrix, one after the other.
+  static __device__ void copy_matrix(const typename Tiles::Matrix& to, const void* matrices, int slot,
+                                     const CopyBarrier& there) {
+    constexpr int kBytes = kParts * Tiles::kMatrixBytes;
+    copy_bytes(to.data, static_cast<const std::byte*>(matrices) + std::int64_t{slot} * kBytes, kBytes, there);
   }
 
   const GradientsArgs& a;

@@ -3,11 +3,12 @@
 //   G      running sum of the log decays            Gamma[r][i] = exp(G_r - G_i) for i <= r
 //   A_qk = lower(scale Gamma . Q K^T)               with the diagonal
 //   A_xk = strictLower(Gamma . X K^T)               X = K + diag(mix) Q
-//   A    = diag(erase) A_xk                         T = (I + A)^-1
+//   A    = diag(erase) A_xk                         T = (I + A)^-1, A_qk T
 //
 // and the factors of its tokens. The products take q and k as they are in memory; the L2 norms multiply the results, in
 // float32. The inverse is taken of the decayed matrix: its entries are those of the recurrence itself, while without
 // the decay they may overflow where the recurrence does not.
+#include "kernels/cuda/overlapped_launch.cuh"
 #include "kernels/cuda/recurrence_chunk_device.cuh"
 
 namespace qdelta::cuda {
@@ -155,13 +156,23 @@ __device__ inline void store_split_pair(float* to, float first, float second) {
   *reinterpret_cast<float2*>(to) = {first, second};
 }
 
-__device__ inline void store_split_four(bf16* to, const float4& x) {
-  const uint2 upper{pack_bf16x2(x.x, x.y), pack_bf16x2(x.z, x.w)};
-  *reinterpret_cast<uint2*>(to) = upper;
-  *reinterpret_cast<uint2*>(to + kChunkMatrix) = {pack_bf16x2(x.x - low_half(upper.x), x.y - high_half(upper.x)),
-                                                  pack_bf16x2(x.z - low_half(upper.y), x.w - high_half(upper.y))};
+// 16 bytes of each part of an operand, from a row of float32.
+__device__ inline void split_vector(uint4 (&parts)[2], const float* row) {
+  const float4 x[2] = {*reinterpret_cast<const float4*>(row), *reinterpret_cast<const float4*>(row + 4)};
+  std::uint32_t high[4], low[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float first = i % 2 == 0 ? x[i / 2].x : x[i / 2].z;
+    const float second = i % 2 == 0 ? x[i / 2].y : x[i / 2].w;
+    high[i] = pack_bf16x2(first, second);
+    low[i] = pack_bf16x2(first - low_half(high[i]), second - high_half(high[i]));
+  }
+  parts[0] = {high[0], high[1], high[2], high[3]};
+  parts[1] = {low[0], low[1], low[2], low[3]};
 }
-__device__ inline void store_split_four(float* to, const float4& x) { *reinterpret_cast<float4*>(to) = x; }
+__device__ inline void split_vector(uint4 (&parts)[1], const float* row) {
+  parts[0] = *reinterpret_cast<const uint4*>(row);
+}
 
 // The inverses of the four 16 x 16 diagonal blocks of I + A by forward substitution, a column for each of the first 64
 // threads.
@@ -288,15 +299,10 @@ __device__ inline void multiply_keys(Accumulator (&qk)[8], Accumulator (&kk)[8],
   }
 }
 
-// A_qk and A_xk of the warp's rows, to the workspace, and A = diag(erase) A_xk to shared memory. Row r, column i: the
-// products by the norms and the decay from i to r, gamma_r / gamma_i.
-template <class E>
-__device__ inline void store_chunk_matrices(const PrepareArgs& a, std::int64_t slot, const Accumulator (&qk)[8],
-                                            const Accumulator (&kk)[8], const ChunkGates& gates, float* A, int warp,
-                                            const Lane& lane) {
-  constexpr int kParts = operand_parts(kIsBf16<E>);
-  auto* A_qk = static_cast<E*>(a.out.A_qk) + slot * kParts * kChunkMatrix;
-  E* A_xk = a.out.A_xk == nullptr ? nullptr : static_cast<E*>(a.out.A_xk) + slot * kParts * kChunkMatrix;
+// From Q K^T and K K^T to A_qk and A_xk, the warp's rows of them, with zeros above the diagonal: row r, column i are
+// the products by the norms and the decay from i to r, gamma_r / gamma_i.
+__device__ inline void to_chunk_matrices(const PrepareArgs& a, Accumulator (&qk)[8], Accumulator (&kk)[8],
+                                         const ChunkGates& gates, int warp, const Lane& lane) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int r = 16 * warp + 8 * half + lane.group;
@@ -305,7 +311,6 @@ __device__ inline void store_chunk_matrices(const PrepareArgs& a, std::int64_t s
     const float inv_norm_q = gates.inv_norm_q[r];
     const float inv_norm_k = gates.inv_norm_k[r];
     const float mix = gates.mix[r];
-    const float erase = gates.erase[r];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       if (j > 2 * warp + 1) break;
@@ -313,21 +318,104 @@ __device__ inline void store_chunk_matrices(const PrepareArgs& a, std::int64_t s
       const float2 highs = *reinterpret_cast<const float2*>(gates.log2_gamma_high + i);
       const float2 lows = *reinterpret_cast<const float2*>(gates.log2_gamma_low + i);
       const float2 norms = *reinterpret_cast<const float2*>(gates.inv_norm_k + i);
-      const float gamma_k[2] = {i <= r ? exp2f((high - highs.x) + (low - lows.x)) * norms.x : 0.0F,
-                                i + 1 <= r ? exp2f((high - highs.y) + (low - lows.y)) * norms.y : 0.0F};
-      float a_qk[2], a_xk[2];
+      const float gamma_k[2] = {i <= r ? exp2_approx((high - highs.x) + (low - lows.x)) * norms.x : 0.0F,
+                                i + 1 <= r ? exp2_approx((high - highs.y) + (low - lows.y)) * norms.y : 0.0F};
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const float q_product = gamma_k[e] * inv_norm_q * qk[j].x[2 * half + e];
-        const float k_product = gamma_k[e] * inv_norm_k * kk[j].x[2 * half + e];
-        a_qk[e] = a.scale * q_product;
-        a_xk[e] = i + e < r ? k_product + mix * q_product : 0.0F;
+        float& q_product = qk[j].x[2 * half + e];
+        float& k_product = kk[j].x[2 * half + e];
+        q_product *= gamma_k[e] * inv_norm_q;
+        k_product = i + e < r ? gamma_k[e] * inv_norm_k * k_product + mix * q_product : 0.0F;
+        q_product *= a.scale;
       }
-      store_split_pair(A_qk + r * kChunk + i, a_qk[0], a_qk[1]);
-      if (a.erases) {
-        if (A_xk != nullptr) store_split_pair(A_xk + r * kChunk + i, a_xk[0], a_xk[1]);
-        store_split_pair(A + r * kStride + i, erase * a_xk[0], erase * a_xk[1]);
+    }
+  }
+}
+
+// The warp's rows of a chunk matrix, to the workspace: up to the diagonal, or with `whole` all of them.
+template <class E>
+__device__ inline void store_rows(void* matrices, std::int64_t slot, const Accumulator (&rows)[8], bool whole, int warp,
+                                  const Lane& lane) {
+  const Tile<E, kChunk, kChunk> to{static_cast<E*>(matrices) + slot * operand_parts(kIsBf16<E>) * kChunkMatrix};
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    if (!whole && j > 2 * warp + 1) break;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      E* at = to.at(16 * warp + 8 * half + lane.group, 8 * j + 2 * lane.quad);
+      store_split_pair(at, rows[j].x[2 * half], rows[j].x[2 * half + 1]);
+    }
+  }
+}
+
+// A = diag(erase) A_xk, the warp's rows, to shared memory.
+__device__ inline void store_erased_rows(float* A, const Accumulator (&A_xk)[8], const ChunkGates& gates, int warp,
+                                         const Lane& lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = 16 * warp + 8 * half + lane.group;
+    const float erase = gates.erase[r];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (j > 2 * warp + 1) break;
+      *reinterpret_cast<float2*>(A + r * kStride + 8 * j + 2 * lane.quad) = {erase * A_xk[j].x[2 * half],
+                                                                             erase * A_xk[j].x[2 * half + 1]};
+    }
+  }
+}
+
+// T as operands of products: to shared memory, and to the workspace. Blocks above the diagonal are zeros.
+template <class E, int kParts>
+__device__ inline void store_inverse(const PrepareArgs& a, std::int64_t slot, const float* T,
+                                     const Tile<E, kChunk, kChunk> (&tiles)[kParts]) {
+  using Matrix = Tile<E, kChunk, kChunk>;
+  E* const to = static_cast<E*>(a.out.T) + slot * kParts * kChunkMatrix;
+#pragma unroll 2
+  for (int i = static_cast<int>(threadIdx.x); i < kChunk * Matrix::kVectorsPerRow; i += kThreads) {
+    const int row = i / Matrix::kVectorsPerRow;
+    const int column = i % Matrix::kVectorsPerRow * Matrix::kVector;
+    uint4 parts[kParts]{};
+    if (column / 16 <= row / 16) split_vector(parts, T + row * kStride + column);
+    const auto offset = tiles[0].at(row, column) - tiles[0].data;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      *reinterpret_cast<uint4*>(tiles[part].data + offset) = parts[part];
+      *reinterpret_cast<uint4*>(to + part * kChunkMatrix + offset) = parts[part];
+    }
+  }
+}
+
+// The warp's rows of A_qk T, in the place of A_qk. Of split operands the product of the low parts is left out.
+template <class E, int kParts>
+__device__ inline void multiply_inverse(Accumulator (&A_qk)[8], const Tile<E, kChunk, kChunk> (&T)[kParts], int warp,
+                                        const Lane& lane) {
+  FragmentA<E> rows[kParts][4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    rows[0][k] = to_fragment_a<E>(A_qk[2 * k], A_qk[2 * k + 1]);
+    if constexpr (kParts == 2) {
+      Accumulator low[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Accumulator rounded = to_accumulator(rows[0][k], half);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) low[half].x[i] = A_qk[2 * k + half].x[i] - rounded.x[i];
       }
+      rows[1][k] = to_fragment_a<E>(low[0], low[1]);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    A_qk[2 * n] = A_qk[2 * n + 1] = Accumulator();
+#pragma unroll
+    for (int k = n; k < 4; ++k) {
+      if (k > warp) break;
+      const FragmentBPair<E> high = load_b_transposed(T[0], 16 * k, 16 * n, lane);
+      if constexpr (kParts == 2) {
+        mma(A_qk[2 * n], A_qk[2 * n + 1], rows[1][k], high);
+        mma(A_qk[2 * n], A_qk[2 * n + 1], rows[0][k], load_b_transposed(T[1], 16 * k, 16 * n, lane));
+      }
+      mma(A_qk[2 * n], A_qk[2 * n + 1], rows[0][k], high);
     }
   }
 }
@@ -346,6 +434,8 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a) 
   const std::int64_t slot = blockIdx.x;
   const int head = static_cast<int>(slot % a.dims.value_heads);
   const int q_head = head / a.dims.group_size;
+  ptx::let_next_begin();
+  ptx::wait_for_previous();
   const ChunkRange range = chunk_range(a.chunks, slot / a.dims.value_heads);
 
   load_tile<kThreads>(q, chunk_rows(a.q, range, q_head), range.tokens, a.dims.key_dim);
@@ -357,21 +447,22 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a) 
   __syncthreads();
   if (warp == 0) compute_gates(a, range, head, a.out.factors + slot * (kFactors * kChunk), gates, lane);
 
-  Accumulator qk[8], kk[8];
-  multiply_keys(qk, kk, q, k, a.erases, warp, lane);
+  Accumulator A_qk[8], A_xk[8];  // first the products of the rows
+  multiply_keys(A_qk, A_xk, q, k, a.erases, warp, lane);
   __syncthreads();  // the tiles have been read, the gates written
-  store_chunk_matrices<E>(a, slot, qk, kk, gates, A, warp, lane);
+  to_chunk_matrices(a, A_qk, A_xk, gates, warp, lane);
+  if (a.out.A_qk != nullptr) store_rows<E>(a.out.A_qk, slot, A_qk, !a.erases, warp, lane);
   if (!a.erases) return;
+  if (a.out.A_xk != nullptr) store_rows<E>(a.out.A_xk, slot, A_xk, false, warp, lane);
+  store_erased_rows(A, A_xk, gates, warp, lane);
   __syncthreads();
   invert_unit_lower(A, T, warp, lane);
-  auto* inverse = static_cast<E*>(a.out.T) + slot * operand_parts(kIsBf16<E>) * kChunkMatrix;
-#pragma unroll 4
-  for (int i = 4 * static_cast<int>(threadIdx.x); i < kChunkMatrix; i += 4 * kThreads) {
-    const int row = i / kChunk;
-    const int column = i % kChunk;
-    if (column / 16 > row / 16) continue;
-    store_split_four(inverse + i, *reinterpret_cast<const float4*>(T + row * kStride + column));
-  }
+  Tile<E, kChunk, kChunk> T_tiles[operand_parts(kIsBf16<E>)];  // in the place of A
+  for (auto& tile : T_tiles) tile.data = reinterpret_cast<E*>(memory) + (&tile - T_tiles) * kChunkMatrix;
+  store_inverse(a, slot, T, T_tiles);
+  __syncthreads();
+  multiply_inverse(A_qk, T_tiles, warp, lane);
+  store_rows<E>(a.out.A_qkT, slot, A_qk, true, warp, lane);
 }
 
 // The tables of packed sequences, by one block.
@@ -411,8 +502,7 @@ void launch(const Context& context, const PrepareArgs& args) {
   constexpr int kMemory = prepare_shared_bytes<E, kKeyDim>();
   allow_shared_memory(context, reinterpret_cast<const void*>(prepare_kernel<E, kKeyDim>), kMemory);
   const auto blocks = static_cast<unsigned>(args.chunks.total * args.dims.value_heads);
-  prepare_kernel<E, kKeyDim><<<blocks, kThreads, kMemory, context.stream()>>>(args);
-  check_launch("recurrence prepare");
+  launch_overlapped(context, "recurrence prepare", prepare_kernel<E, kKeyDim>, blocks, kThreads, kMemory, args);
 }
 
 template <class E>

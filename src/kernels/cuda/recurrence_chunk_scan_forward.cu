@@ -6,35 +6,35 @@ namespace {
 
 using namespace scan;
 
-// Where registers are short, Q S is spilled to the shared memory of Q while V' is computed.
-template <class E, int kKeyDim, int kStages>
-constexpr bool kSpillQS = kIsBf16<E>&& kKeyDim >= (kStages == 1 ? 128 : 256);
-template <class E>
-__device__ inline void spill_to_shared(E* shared, const Accumulator (&tile)[kChunkAccumulators]) {
+// Q S and K S; `meanwhile` is done while the products of the first keys run.
+template <bool kErases, class E, int kKeyDim, class Meanwhile>
+__device__ inline void multiply_state(Accumulator (&qs)[kChunkAccumulators], Accumulator (&ks)[kChunkAccumulators],
+                                      const Accumulator (&state)[kKeyDim / 8], const KeyTiles<E, kKeyDim>& keys,
+                                      const Lane& lane, const Meanwhile& meanwhile) {
+  constexpr int kKeysAtATime = kKeysPerWait<kKeyDim>;
 #pragma unroll
-  for (int j = 0; j < kChunkAccumulators; ++j)
-    reinterpret_cast<float4*>(shared)[j * kThreads + threadIdx.x] = {tile[j].x[0], tile[j].x[1], tile[j].x[2],
-                                                                     tile[j].x[3]};
-}
-template <class E>
-__device__ inline void reload_from_shared(Accumulator (&tile)[kChunkAccumulators], const E* shared) {
-#pragma unroll
-  for (int j = 0; j < kChunkAccumulators; ++j) {
-    const float4 x = reinterpret_cast<const float4*>(shared)[j * kThreads + threadIdx.x];
-    tile[j] = {{x.x, x.y, x.z, x.w}};
+  for (int key = 0; key < kKeyDim; key += kKeysAtATime) {
+    FragmentA<E> state_fragments[kKeysAtATime / 16];
+    to_state_fragments(state_fragments, state, key);
+    mma_fence<E>(qs, ks);
+    mma_rows_state(qs, keys.q, state_fragments, key, lane);
+    if constexpr (kErases) mma_rows_state(ks, keys.k, state_fragments, key, lane);
+    mma_commit<E>();
+    if (key == 0) meanwhile();
+    mma_wait<E>(qs, ks);
   }
 }
 
 // R = diag(write) V - diag(erase gamma) K S - diag(erase gamma mix) Q S, in the place of K S.
-template <class E, int kKeyDim>
+template <class Matrices>
 __device__ inline void to_residual(Accumulator (&ks)[kChunkAccumulators], const Accumulator (&qs)[kChunkAccumulators],
-                                   const ScanTiles<E, kKeyDim>& tiles, int warp_column, const Lane& lane) {
+                                   const Matrices& tiles, int warp_column, const Lane& lane) {
 #pragma unroll
   for (int j = 0; j < kChunkAccumulators; ++j) {
     const Accumulator value = load_accumulator(tiles.values, j, warp_column, lane);
-    const TokenPair write = tiles.pair(kWrite, j, lane);
-    const TokenPair erase_gamma_k = tiles.pair(kEraseGammaK, j, lane);
-    const TokenPair erase_gamma_mix_q = tiles.pair(kEraseGammaMixQ, j, lane);
+    const TokenPair write = token_pair(tiles.factor(kWrite), j, lane);
+    const TokenPair erase_gamma_k = token_pair(tiles.factor(kEraseGammaK), j, lane);
+    const TokenPair erase_gamma_mix_q = token_pair(tiles.factor(kEraseGammaMixQ), j, lane);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       ks[j].x[i] = write[i] * value.x[i] - erase_gamma_k[i] * ks[j].x[i] - erase_gamma_mix_q[i] * qs[j].x[i];
@@ -42,181 +42,159 @@ __device__ inline void to_residual(Accumulator (&ks)[kChunkAccumulators], const 
   }
 }
 
-// Q S and K S; `meanwhile` is done while the products of the first keys run.
-template <int kStages, class E, int kKeyDim, class Meanwhile>
-__device__ inline void multiply_state(Accumulator (&qs)[kChunkAccumulators], Accumulator (&ks)[kChunkAccumulators],
-                                      const Accumulator (&state)[kKeyDim / 8], const ScanTiles<E, kKeyDim>& tiles,
-                                      bool needs_qs, bool needs_ks, const Lane& lane, const Meanwhile& meanwhile) {
-  constexpr int kKeysAtATime = kKeysPerWait<E, kKeyDim, kStages>;
-#pragma unroll
-  for (int key = 0; key < kKeyDim; key += kKeysAtATime) {
-    FragmentA<E> state_fragments[kKeysAtATime / 16];
-    to_state_fragments(state_fragments, state, key);
-    mma_fence<E>(qs, ks);
-    if (needs_qs) mma_rows_state(qs, tiles.q, state_fragments, key, lane);
-    if (needs_ks) mma_rows_state(ks, tiles.k, state_fragments, key, lane);
-    if (key == 0) meanwhile();
-    mma_commit_and_wait<E>(qs, ks);
-  }
-}
-
-// O = scale diag(gamma) Q S + A_qk V', in the place of Q S, and S+ = gamma_C S + (diag(exp(G_C - G)) K)^T V': in one
-// batch of products, or one after the other where registers are short. `v_new` is used up.
-template <int kStages, class E, int kKeyDim, class StoreOutput>
-__device__ inline void finish_chunk(Accumulator (&qs)[kChunkAccumulators], Accumulator (&state)[kKeyDim / 8],
-                                    Accumulator (&v_new)[kChunkAccumulators], const ScanTiles<E, kKeyDim>& tiles,
-                                    bool has_output, const Lane& lane, const StoreOutput& store_output) {
-  FragmentA<E> fragments[kKSteps], low[kIsBf16<E> ? kKSteps : 1], decayed[kKSteps];
-  to_fragments(fragments, v_new);
-  if constexpr (kIsBf16<E>) to_low_fragments(low, fragments, v_new);
-  const auto begin_output = [&] {
-    if constexpr (kSpillQS<E, kKeyDim, kStages>) reload_from_shared(qs, tiles.q.data);
-    scale_tokens(qs, tiles.factor(kScaleGammaQ), lane);
-  };
-  const auto mma_output = [&] {
-    if constexpr (kIsBf16<E>) mma_lower<false>(qs, low, tiles.A_qk[0], lane);
-#pragma unroll
-    for (const auto& part : tiles.A_qk) mma_lower<false>(qs, fragments, part, lane);
-  };
-  const auto begin_state = [&] {
-    scale_tokens(v_new, tiles.factor(kGammaToEndK), lane);
-    to_fragments(decayed, v_new);
-    scale(state, tiles.gamma_C());
-  };
-  const auto update_state = [&] { mma_rows_transposed<E, kKeyDim>(state, tiles.k, decayed, lane); };
-  if constexpr (kOverlapIo<kKeyDim, kStages>) {
-    begin_state();
-    if (has_output) {
-      begin_output();
-      mma_fence<E>(qs, state);
-      mma_output();
-      update_state();
-      mma_commit_and_wait<E>(qs, state);
-      return store_output();
-    }
-  } else {
-    if (has_output) {
-      begin_output();
-      mma_fence<E>(qs);
-      mma_output();
-      mma_commit_and_wait<E>(qs);
-      store_output();
-    }
-    begin_state();
-  }
-  mma_fence<E>(state);
-  update_state();
-  mma_commit_and_wait<E>(state);
+// V' = T R, in the place of R, and O = scale diag(gamma) Q S + (A_qk T) R, in the place of Q S. Where T = I, R is not
+// rounded: its low part counts as well.
+template <bool kErases, class E, class Matrices, class Meanwhile>
+__device__ inline void multiply_residual(Accumulator (&residual)[kChunkAccumulators],
+                                         Accumulator (&qs)[kChunkAccumulators], const Matrices& tiles, const Lane& lane,
+                                         const Meanwhile& meanwhile) {
+  constexpr bool kSplits = !kErases && kIsBf16<E>;
+  FragmentA<E> fragments[kKSteps], low[kSplits ? kKSteps : 1];
+  to_fragments(fragments, residual);
+  if constexpr (kSplits) to_low_fragments(low, fragments, residual);
+  if constexpr (kErases) zero(residual);
+  scale_tokens(qs, tiles.factor(kScaleGammaQ), lane);
+  mma_fence<E>(residual, qs);
+  if constexpr (kErases) mma_lower<false>(residual, fragments, tiles.T, lane);
+  mma_lower<false>(qs, fragments, tiles.A_qkT, lane);
+  if constexpr (kSplits) mma_lower<false>(qs, low, tiles.A_qkT[0], lane);
+  mma_commit<E>();
+  meanwhile();
+  mma_wait<E>(residual, qs);
 }
 
 // A warp tile of M or N, in float32.
 template <int kAccumulators>
-__device__ inline void store_map(const ForwardScanArgs& a, const Accumulator (&tile)[kAccumulators], std::int64_t map,
-                                 int column, bool is_m, const Lane& lane) {
+__device__ inline void store_map(const ForwardScanArgs& a, const Accumulator (&tile)[kAccumulators],
+                                 const ScanCoord& at, const Lane& lane) {
+  const int m_column = at.column - a.maps.n_blocks * kBlockV;
+  const bool is_m = m_column >= 0;
   const int width = is_m ? a.dims.key_dim : a.dims.value_dim;
+  const int column = is_m ? m_column : at.column;
+  const std::int64_t map = std::int64_t{at.index} * a.dims.value_heads + at.head;
   float* to = (is_m ? a.maps.M : a.maps.N) + map * a.dims.key_dim * width + column;
   store_warp_tile(tile, {reinterpret_cast<std::byte*>(to), width, false, false}, a.dims.key_dim, width - column, lane);
 }
 
-// kMaps: the scan gives nothing but M and N of the segments. It has two accumulators live at once more often than the
-// scan with outputs, which spills Q S: with three blocks on an SM ptxas would serialize its products.
-template <class E, int kKeyDim, int kStages, bool kMaps>
-constexpr int kForwardBlocksPerSm = kMaps&& kKeyDim > 64 && kIsBf16<E> ? 2 : kMinBlocksPerSm<E, kKeyDim, kStages>;
+// The state on entry to the segment.
+template <int kAccumulators>
+__device__ inline void load_state(const ForwardScanArgs& a, Accumulator (&state)[kAccumulators], const ScanCoord& at,
+                                  const Lane& lane) {
+  const int m_column = at.column - a.maps.n_blocks * kBlockV;
+  if (a.maps.M != nullptr && m_column >= 0) {
+    identity_warp_tile(state, m_column, lane);
+  } else if (a.maps.M == nullptr && a.initial_states.data != nullptr) {
+    load_warp_tile(state, state_matrix(a.initial_states, at.index, at.head, 0, at.column), a.dims.key_dim,
+                   a.initial_states.columns - at.column, lane);
+  }
+}
 
-template <class E, int kKeyDim, int kStages, bool kMaps>
-__global__ void __launch_bounds__(kThreads, (kForwardBlocksPerSm<E, kKeyDim, kStages, kMaps>))
-    forward_kernel(const ForwardScanArgs a) {
+// One chunk: S becomes S+.
+template <bool kErases, class E, int kKeyDim, class Pipeline>
+__device__ __forceinline__ void forward_chunk(const ForwardScanArgs& a, Accumulator (&state)[kKeyDim / 8],
+                                              Pipeline& pipeline, int chunk, int sequence, const ScanCoord& at,
+                                              const Lane& lane) {
+  const typename Pipeline::Keys keys = pipeline.acquire_keys(chunk);
+  Accumulator qs[kChunkAccumulators], v_new[kChunkAccumulators];  // Q S, then O; K S, then R, then V'
+  multiply_state<kErases, E, kKeyDim>(qs, v_new, state, keys, lane, [&] {
+    if (a.chunk_states.data == nullptr) return;
+    store_warp_tile(state, state_matrix(a.chunk_states, chunk, at.head, 0, at.column), a.dims.key_dim,
+                    a.chunk_states.columns - at.column, lane);
+  });
+  const typename Pipeline::Matrices matrices = pipeline.acquire_matrices();
+  to_residual(v_new, qs, matrices, at.warp_column, lane);
+  multiply_residual<kErases, E>(v_new, qs, matrices, lane, [&] { scale(state, matrices.gamma_C()); });
+
+  FragmentA<E> decayed[kKSteps];
+  to_fragments(decayed, v_new, matrices.factor(kGammaToEndK), lane);
+  pipeline.release_matrices();
+  mma_fence<E>(state);
+  mma_rows_transposed<E, kKeyDim>(state, keys.k, decayed, lane);
+  mma_commit<E>();
+  if (a.o.data != nullptr) {
+    const ChunkRange range = chunk_range(a.chunks, chunk, sequence);
+    store_warp_tile(qs, chunk_rows(a.o, range, at.head, at.column), range.tokens, a.dims.value_dim - at.column, lane);
+  }
+  if (a.v_new != nullptr)
+    store_split<E>(v_new, a.v_new, a.dims, std::int64_t{chunk} * a.dims.value_heads + at.head, at.column, lane);
+  mma_wait<E>(state);
+  pipeline.release_keys();
+}
+
+__device__ inline SegmentRange job_range(const ForwardScanArgs& a, const ScanCoord& at) {
+  return a.per_chunk ? one_chunk_range(a.chunks, at.index) : segment_range(a.chunks, a.segments, at.index);
+}
+
+// kErases is a template parameter to have no branch around wgmma (see mma_fence).
+template <class E, int kKeyDim, bool kErases, class Pipeline>
+__global__ void __launch_bounds__(Pipeline::kThreads, Pipeline::kMinBlocksPerSm)
+    forward_kernel(const ForwardScanArgs a, const __grid_constant__ ScanMaps maps) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Lane lane;
-  const auto [index, head, block_column, warp_column, column] = ScanCoord(a.dims);
-  const int columns = a.dims.value_dim - column;
-  const auto [sequence, begin, end, is_first, is_last] =
-      a.per_chunk ? one_chunk_range(a.chunks, index) : segment_range(a.chunks, a.segments, index);
-  const int m_column = column - a.maps.n_blocks * kBlockV;  // negative: columns of N
-  const bool is_m = kMaps && m_column >= 0;
-  if (kMaps && ((is_last && !a.maps.last) || (is_m && is_first && !a.maps.first))) return;
-  const bool needs_qs = (!kMaps && a.o.data != nullptr) || a.mixes;
+  constexpr int kWarps = Pipeline::kWarpgroups * kWarpTiles;
+  ptx::let_next_begin();
+  ptx::wait_for_previous();
+  const BlockJobs jobs(a.shared, a.chunks.per_sequence);
+  ScanCoord at(a.dims, Pipeline::kWarpgroups, jobs.last);
+  SegmentRange range = job_range(a, at);
+  // In a scan for maps the columns of N have values, those of M have none, and may not be wanted.
+  const bool is_for_maps = a.maps.M != nullptr;
+  if (is_for_maps && range.last && !a.maps.last) return;
+  const int n_blocks = is_for_maps ? a.maps.n_blocks : a.dims.column_blocks;
+  const int wanted = is_for_maps && range.first && !a.maps.first ? n_blocks : a.dims.column_blocks;
+  const int blocks = min(wanted - at.first_block, Pipeline::kWarpgroups);
+  if (blocks <= 0) return;
 
-  const auto inputs_of = [&](std::int64_t chunk) {
-    return ScanTileIterator<E>(a.dims, a.q, a.k, a.v, a.prepared, chunk, chunk_range(a.chunks, chunk, sequence), head,
-                               block_column);
+  ScanWalk walk{};
+  const bool is_n = at.first_block + at.warpgroup < n_blocks;
+  Pipeline pipeline(a, a.v, maps, at, walk, blocks, is_n ? a.dims.value_dim - at.block_column : 0, memory);
+  const auto begin_job = [&](int job) {
+    at = ScanCoord(a.dims, Pipeline::kWarpgroups, job);
+    range = job_range(a, at);
+    walk = {range.sequence, range.begin, range.end - range.begin, 1};
+    jobs.cut(walk, job);
   };
-  ScanTileIterator<E> next = inputs_of(begin);
-  const auto load = [&](std::int64_t chunk) {
-    if (chunk < end) {
-      if (kStages == 1) next = inputs_of(chunk);  // recomputed, to save registers
-      stage_tiles<E, kKeyDim, kStages>(memory, chunk)
-          .load(next, a.dims, a.erases, chunk_range(a.chunks, chunk, sequence).tokens,
-                is_m ? 0 : a.dims.value_dim - block_column);
-      if (kStages == 2) next.advance(1);
+  if (Pipeline::is_producer()) {
+    Pipeline::begin_producing();
+#pragma unroll 1
+    for (int job = jobs.last; job >= jobs.first; --job) {
+      begin_job(job);
+      pipeline.produce([&](int w) { return at.first_block + w < n_blocks; });
     }
-    cp_async_commit();
-  };
-  load(begin);
-  Accumulator state[kKeyDim / 8];
-  if (!kMaps && a.initial_states.data != nullptr)
-    load_warp_tile(state, state_matrix(a.initial_states, index, head, 0, column), a.dims.key_dim,
-                   a.initial_states.columns - column, lane);
-  if (is_m) identity_warp_tile(state, m_column, lane);
-
-  for (std::int64_t chunk = begin; chunk < end; ++chunk) {
-    const std::int64_t slot = chunk * a.dims.value_heads + head;
-    const ScanTiles<E, kKeyDim> tiles = stage_tiles<E, kKeyDim, kStages>(memory, chunk);
-    constexpr bool kOverlap = kOverlapIo<kKeyDim, kStages>;
-    const auto store_state = [&] {
-      if (!kMaps && a.chunk_states.data != nullptr) {
-        store_warp_tile(state, state_matrix(a.chunk_states, chunk, head, 0, column), a.dims.key_dim,
-                        a.chunk_states.columns - column, lane);
-      }
-    };
-    if constexpr (!kOverlap) {
-      if (kStages == 2) load(chunk + 1);
-      if (kStages == 1 && chunk > begin) load(chunk);
-      store_state();
-    }
-    cp_async_wait<kOverlap ? 0 : kStages - 1>();
-    fence_async_proxy();
-    __syncthreads();
-
-    Accumulator qs[kChunkAccumulators], v_new[kChunkAccumulators];  // Q S, then O; K S, then R, then V'
-    multiply_state<kStages>(qs, v_new, state, tiles, needs_qs, a.erases, lane, [&] {
-      if constexpr (!kOverlap) return;
-      store_state();
-      load(chunk + 1);
-    });
-    to_residual(v_new, qs, tiles, warp_column, lane);
-    const bool has_output = !kMaps && a.o.data != nullptr;
-    if constexpr (kSpillQS<E, kKeyDim, kStages>) {
-      __syncthreads();  // all warps have read Q
-      if (has_output) spill_to_shared(tiles.q.data, qs);
-    }
-    if (a.erases) multiply_T<false>(v_new, tiles, lane);
-    if (!kMaps && a.v_new != nullptr) store_split<E>(v_new, a.v_new, a.dims, slot, column, lane);
-    finish_chunk<kStages>(qs, state, v_new, tiles, has_output, lane, [&] {
-      const ChunkRange range = chunk_range(a.chunks, chunk, sequence);
-      store_warp_tile(qs, chunk_rows(a.o, range, head, column), range.tokens, columns, lane);
-    });
-    __syncthreads();
+    return;
   }
-  if (!kMaps && a.final_states.data != nullptr && is_last)
-    store_warp_tile(state, state_matrix(a.final_states, sequence, head, 0, column), a.dims.key_dim,
-                    a.final_states.columns - column, lane);
-  if (kMaps) store_map(a, state, index * a.dims.value_heads + head, is_m ? m_column : column, is_m, lane);
+  Pipeline::begin_consuming();
+  if (at.warpgroup >= blocks) return;
+#pragma unroll 1
+  for (int job = jobs.last; job >= jobs.first; --job) {
+    begin_job(job);
+    Accumulator state[kKeyDim / 8];
+    jobs.begins_inside(job) ? take_over(a.shared, state, kWarps) : load_state(a, state, at, lane);
+#pragma unroll 1
+    for (int n = 0; n < walk.count; ++n)
+      forward_chunk<kErases, E, kKeyDim>(a, state, pipeline, walk.first + n, walk.sequence, at, lane);
+
+    if (jobs.ends_inside(job)) {
+      hand_on(a.shared, state, kWarps);
+    } else if (is_for_maps) {
+      store_map(a, state, at, lane);
+    } else if (a.final_states.data != nullptr && range.last) {
+      store_warp_tile(state, state_matrix(a.final_states, range.sequence, at.head, 0, at.column), a.dims.key_dim,
+                      a.final_states.columns - at.column, lane);
+    }
+  }
 }
 
 struct ForwardScan {
   using Args = ForwardScanArgs;
-  template <class E, int kKeyDim, int kStages>
+  template <class E, int kKeyDim, class Pipeline>
   static auto kernel(const Args& args) {
-    if constexpr (kStages == 1) {
-      if (args.maps.M != nullptr) return forward_kernel<E, kKeyDim, kStages, true>;
-    }
-    return forward_kernel<E, kKeyDim, kStages, false>;
+    return args.erases ? forward_kernel<E, kKeyDim, true, Pipeline> : forward_kernel<E, kKeyDim, false, Pipeline>;
   }
   static std::int64_t scans_per_head(const Args& args) {
     return args.per_chunk ? args.chunks.total : args.segments.total;
   }
-  static bool allows_two_stages(const Args& args) { return args.maps.M == nullptr; }
+  static const TokensIn& values(const Args& args) { return args.v; }
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "kernels/cuda/evicted_inputs.cuh"
 #include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
+#include "kernels/cuda/overlapped_launch.cuh"
 #include "kernels/cuda/sequences.h"
 
 namespace qdelta::cuda {
@@ -148,9 +149,11 @@ template <class T, int W, int N>
 __global__ __launch_bounds__(kConvThreads, kForwardBlocksPerSm) void conv_forward_kernel(ConvForwardArgs<T> a) {
   const Tile<N> tile(a.channels, a.rows, a.tile);
   const std::int64_t c = tile.channel;
+  ptx::let_next_begin();
   if (c >= a.channels) return;
   const Weights<W, N> weights(a.weight, a.bias, c, a.taps);
   Ring<W, N> ring;
+  ptx::wait_for_previous();
   int n = a.sequences.of(tile.begin);
   for (int begin = tile.begin; begin < tile.end; ++n) {
     const int end = min(tile.end, a.sequences.end(n, a.rows));
@@ -195,8 +198,10 @@ template <class T, class S, int W, int N>
 __global__ __launch_bounds__(kConvThreads) void conv_step_kernel(ConvForwardArgs<T> a, Rows<S> state_rows,
                                                                  EvictedInputs evicted) {
   const std::int64_t c = (std::int64_t{blockIdx.y} * kConvThreads + threadIdx.x) * N;
-  if (c >= a.channels) return;
   const std::int64_t n = blockIdx.x;
+  ptx::let_next_begin();
+  ptx::wait_for_previous();
+  if (c >= a.channels) return;
   const std::int64_t at = a.states.of(n);
   const int begin = a.sequences.begin(static_cast<int>(n));
   const int end = static_cast<int>(a.sequences.offsets[n + 1]);
@@ -260,6 +265,8 @@ __global__ __launch_bounds__(kConvThreads) void conv_step_kernel(ConvForwardArgs
 __global__ __launch_bounds__(kConvThreads) void conv_update_states_kernel(ConvForwardArgs<RuntimeType> a) {
   const std::int64_t c = std::int64_t{blockIdx.y} * kConvThreads + threadIdx.x;
   const std::int64_t n = blockIdx.x;
+  ptx::let_next_begin();
+  ptx::wait_for_previous();
   const std::int64_t at = a.states.of(n);
   if (c >= a.channels || at < 0) return;
   const std::int64_t end = a.sequences.offsets[n + 1];
@@ -554,10 +561,9 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
       } else {
         state = {static_cast<float*>(states.data.data), states.data.ld};
       }
-      conv_step_kernel<T, S, decltype(width)::value, N>
-          <<<dim3(static_cast<unsigned>(sequences), blocks_for(channels, kConvThreads * N)), kConvThreads, 0,
-             context.stream()>>>(arguments(type), state, evicted);
-      check_launch("short_conv_step");
+      const dim3 grid(static_cast<unsigned>(sequences), blocks_for(channels, kConvThreads * N));
+      launch_overlapped(context, "short_conv_step", conv_step_kernel<T, S, decltype(width)::value, N>, grid,
+                        kConvThreads, 0, arguments(type), state, evicted);
     });
     return;
   }
@@ -565,15 +571,14 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
   dispatch_conv<kForwardChannels>(args.x.dtype, taps, vectors, [&](auto type, auto width, auto access) {
     using T = typename decltype(type)::type;
     constexpr int N = decltype(access)::value;
-    conv_forward_kernel<T, decltype(width)::value, N>
-        <<<blocks_for(rows, tile) * blocks_for(channels, kConvThreads * N), kConvThreads, 0, context.stream()>>>(
-            arguments(type));
-    check_launch("short_conv_forward");
+    launch_overlapped(context, "short_conv_forward", conv_forward_kernel<T, decltype(width)::value, N>,
+                      blocks_for(rows, tile) * blocks_for(channels, kConvThreads * N), kConvThreads, 0,
+                      arguments(type));
   });
   if (args.state && taps > 1) {
-    conv_update_states_kernel<<<dim3(static_cast<unsigned>(sequences), blocks_for(channels, kConvThreads)),
-                                kConvThreads, 0, context.stream()>>>(arguments(TypeTag<RuntimeType>()));
-    check_launch("short_conv_states");
+    const dim3 grid(static_cast<unsigned>(sequences), blocks_for(channels, kConvThreads));
+    launch_overlapped(context, "short_conv_states", conv_update_states_kernel, grid, kConvThreads, 0,
+                      arguments(TypeTag<RuntimeType>()));
   }
 }
 

@@ -17,15 +17,18 @@ namespace qdelta::cuda {
 #define QDELTA_COPY_ASM(...)
 #endif
 
-// An mbarrier in shared memory whose phases end when all bytes that one thread has announced are there.
+// An mbarrier in shared memory. Its phases end when so many threads have arrived and all bytes that they announced are
+// there.
 class CopyBarrier {
  public:
   // By one thread; a barrier of the block must follow.
-  __device__ void init() {
-    QDELTA_COPY_ASM("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(address())
+  __device__ void init([[maybe_unused]] int arrivals) {
+    QDELTA_COPY_ASM("mbarrier.init.shared::cta.b64 [%0], %1;\nfence.mbarrier_init.release.cluster;" ::"r"(address()),
+                    "r"(arrivals)
                     : "memory");
   }
-  // So many bytes will come in this phase. By the thread that then starts the copies.
+  __device__ void arrive() { QDELTA_COPY_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory"); }
+  // Arrives; so many bytes will come in this phase. By the thread that then starts the copies.
   __device__ void expect([[maybe_unused]] int bytes) {
     QDELTA_COPY_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
   }
@@ -43,6 +46,40 @@ class CopyBarrier {
  private:
   std::uint64_t state_;
 };
+
+// Of some of a block's warps, so many threads together; 0 is the barrier of all.
+__device__ inline void named_barrier([[maybe_unused]] int name, [[maybe_unused]] int threads) {
+  QDELTA_COPY_ASM("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+
+// A flag in global memory, zero at first, from one thread to a thread of another block: what the first one and those it
+// had a barrier with wrote before is there for the other one after.
+__device__ inline void raise_flag([[maybe_unused]] std::uint32_t* flag) {
+  QDELTA_COPY_ASM("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
+}
+__device__ inline void wait_for_flag([[maybe_unused]] const std::uint32_t* flag) {
+  QDELTA_COPY_ASM(
+      "{ .reg .pred waits; .reg .u32 value;\n"
+      "again: ld.acquire.gpu.global.u32 value, [%0];\n"
+      "setp.eq.u32 waits, value, 0;\n"
+      "@waits bra again; }" ::"l"(flag)
+      : "memory");
+}
+
+// Moves registers from one warpgroup to another: a warpgroup that only copies gives away what it does not need before
+// the others ask for more than the kernel was launched with. Compute capability 9.0a; elsewhere nothing happens.
+template <int kCount>
+__device__ inline void keep_registers() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
+}
+template <int kCount>
+__device__ inline void take_registers() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
+}
 
 // Where a box begins: columns, rows, head, index.
 struct BoxOrigin {
