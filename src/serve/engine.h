@@ -94,7 +94,7 @@ class Engine {
   void collect();
   [[nodiscard]] std::vector<Update> take_news(Running& running);
   void read_prompts();
-  // First tokens, at once: neither the states to be kept nor the next step are waited for.
+  // First tokens, at once: neither states that are to be kept nor the next step are waited for.
   void pass_on_first(std::span<const std::int64_t> slots);
   // Whether it is worth waiting for more prompts before any is read.
   [[nodiscard]] bool gather_prompts();
