@@ -22,8 +22,12 @@ void Completion::follow() {
   job_->on_news([weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self) return;
-    if (self->options_.streamed) return self->exchange_->more();
-    self->exchange_->post([self] { self->collect(); });
+    if (self->streaming_) return self->exchange_->more();
+    self->exchange_->post([self] {
+      self->has_news_ = true;
+      if (!self->options_.streamed) return self->collect();
+      if (self->accepted_) self->begin_stream();
+    });
   });
 }
 
@@ -31,8 +35,24 @@ void Completion::begin() {
   const auto self = shared_from_this();
   exchange_->on_gone([self] { self->job_->cancel(); });
   if (!options_.streamed) return;
-  HttpAnswer head{.status = 200, .type = "text/event-stream", .body = {}, .headers = {{"Cache-Control", "no-cache"}}};
-  exchange_->stream(std::move(head), [self] { return self->next_events(); });
+  // News may have come already, but who goes away during a stream must be noticed: that first.
+  exchange_->post([self] {
+    self->accepted_ = true;
+    if (self->has_news_) self->begin_stream();
+  });
+}
+
+void Completion::begin_stream() {
+  if (streaming_.exchange(true)) return exchange_->more();
+  HttpAnswer head{.status = 200,
+                  .type = "text/event-stream",
+                  .body = {},
+                  .headers = {{"Cache-Control", "no-cache"}, cached_tokens_header()}};
+  exchange_->stream(std::move(head), [self = shared_from_this()] { return self->next_events(); });
+}
+
+std::pair<std::string, std::string> Completion::cached_tokens_header() const {
+  return {"Qdelta-Cached-Tokens", std::to_string(job_->cached_tokens())};
 }
 
 Exchange::Piece Completion::next_events() {
@@ -108,7 +128,7 @@ void Completion::answer_whole() {
   answer_.set_cached_tokens(job_->cached_tokens());
   finished();
   if (options_.only_state) return exchange_->answer({200, "application/json", kept_, {}});
-  const Headers headers{{"Qdelta-Cached-Tokens", std::to_string(job_->cached_tokens())}};
+  const Headers headers{cached_tokens_header()};
   std::string begin = answer_.next_part();
   std::string next = answer_.next_part();
   if (next.empty()) return exchange_->answer({200, "application/json", std::move(begin), headers});

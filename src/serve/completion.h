@@ -1,11 +1,13 @@
 // A completion on its way out: the updates of a job become the answer to a client.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "serve/api_error.h"
 #include "serve/http.h"
@@ -40,12 +42,15 @@ class Completion : public std::enable_shared_from_this<Completion> {
   using Clock = std::chrono::steady_clock;
 
   // In the connection's turn.
+  // The head of a stream goes with its first event, as it says how much of the prompts was reused.
+  void begin_stream();
   [[nodiscard]] Exchange::Piece next_events();
   void collect();
   // Whether all has been generated, and its state kept where that is asked for; begins to keep it.
   [[nodiscard]] bool complete();
   void keep_state();
   void answer_whole();
+  [[nodiscard]] std::pair<std::string, std::string> cached_tokens_header() const;
   void note_first_token();
   void finished();
 
@@ -55,7 +60,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::unique_ptr<MemoryBudget::Share> memory_;
   Metrics& metrics_;
   const CompletionOptions options_;
-  bool answered_ = false, keeping_ = false;
+  bool accepted_ = false, has_news_ = false, answered_ = false, keeping_ = false;
+  std::atomic<bool> streaming_{false};  // the head has been sent
   // What came of keeping the state.
   std::string kept_;
   std::optional<ApiError> not_kept_;

@@ -4,7 +4,8 @@
 // free slots, and the next step is launched: one more token for every sequence that has read its prompt, all of them as
 // one batch (infer/decoder.h). While a GPU works on it the tokens are passed on, and prompts are read further: a
 // bounded number of tokens, of several prompts in turn, so that neither a stream nor a short prompt waits for a long
-// one. A slot is one of a pool of recurrent states, so memory does not depend on how long anything is.
+// one. The token behind a prompt, for which somebody waits, is passed on as soon as it is there. A slot is one of a
+// pool of recurrent states, so memory does not depend on how long anything is.
 //
 // What was read is not read again: a prompt goes on from the longest state that the cache has of it, samples of one
 // prompt and prompts of one request that begin alike read that once and fork, and while nothing else is to be done
@@ -91,7 +92,10 @@ class Engine {
   void leave(std::size_t slot);
   // Takes what is new of the sequences; those that have ended leave.
   void collect();
+  [[nodiscard]] std::vector<Update> take_news(Running& running);
   void read_prompts();
+  // First tokens, at once: neither states that are to be kept nor the next step are waited for.
+  void pass_on_first(std::span<const std::int64_t> slots);
   // Whether it is worth waiting for more prompts before any is read.
   [[nodiscard]] bool gather_prompts();
   // Where a sequence begins: at nothing, at a state that came with it, or at what of its prompt the cache has; and

@@ -53,7 +53,8 @@ class Exchange {
 
   virtual ~Exchange() = default;
   virtual void answer(HttpAnswer answer) = 0;
-  // An answer whose body comes in pieces. The source is asked for the next one when the last has been sent.
+  // An answer whose body comes in pieces. The source is asked for the first at once, which goes with the head, and for
+  // the next one when the last has been sent.
   virtual void stream(HttpAnswer head, Source source) = 0;
   virtual void more() = 0;
   // Runs something in the connection's turn, after what was posted before, never two at once.

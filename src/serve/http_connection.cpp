@@ -211,21 +211,18 @@ void HttpConnection::handle() {
   enter(Phase::answering);
   stream_.expires_never();
   watch();
-  asio::post(shared_.workers, [self = shared_from_this(), request = std::move(request_)]() mutable {
+  HttpRequest request = std::exchange(request_, {});
+  request_.method = request.method;  // for the record
+  request_.path = request.path;
+  asio::post(shared_.workers, [self = shared_from_this(), request = std::move(request),
+                               reserved = std::exchange(reserved_, 0)]() mutable {
     const std::shared_ptr<Exchange> exchange = self;
-    // The path is needed for the record.
-    const std::string method = request.method;
-    const std::string path = request.path;
-    self->post([self, method, path] {
-      self->request_.method = method;
-      self->request_.path = path;
-    });
     try {
       self->shared_.routes.handle(std::move(request), exchange);
     } catch (const std::exception& error) {
       exchange->answer({500, "application/json", self->shared_.routes.error(500, error.what()), {}});
     }
-    self->post([self] { self->release_body(); });
+    self->shared_.body_bytes -= reserved;
   });
 }
 
@@ -294,6 +291,7 @@ void HttpConnection::send_head(HttpAnswer head, Source source) {
   std::ranges::copy(shared_.options.always, std::back_inserter(head.headers));
   out_ = head_of(head, ending_, keep_alive_);
   sent_ = 0;
+  if (source_ && !add_piece()) return client_gone();  // what there is already goes with the head
   write();
 }
 
@@ -305,21 +303,27 @@ void HttpConnection::more() {
 
 void HttpConnection::ask_source() {
   if (!source_ || last_piece_) return;
+  out_.clear();
+  sent_ = 0;
+  if (!add_piece()) return client_gone();
+  if (out_.empty() && !last_piece_) return;
+  write();
+}
+
+// False where the source fails: nothing can be said any more, and the client must not take what it has for the whole.
+bool HttpConnection::add_piece() {
   Piece piece;
   try {
     piece = source_();
-  } catch (const std::exception&) {  // nothing can be said any more: the client must not take what it has for the whole
-    return client_gone();
+  } catch (const std::exception&) {
+    return false;
   }
-  out_.clear();
-  sent_ = 0;
-  if (!piece.data.empty()) out_ = ending_ == Ending::chunks ? chunk_of(piece.data) : std::move(piece.data);
+  if (!piece.data.empty()) out_ += ending_ == Ending::chunks ? chunk_of(piece.data) : std::move(piece.data);
   if (piece.end) {
     if (ending_ == Ending::chunks) out_ += "0\r\n\r\n";
     last_piece_ = true;
   }
-  if (out_.empty() && !last_piece_) return;
-  write();
+  return true;
 }
 
 void HttpConnection::write() {

@@ -96,6 +96,7 @@ class HttpConnection : public Exchange, public std::enable_shared_from_this<Http
   void send_answer(HttpAnswer answer);
   void send_head(HttpAnswer head, Source source);
   void ask_source();
+  [[nodiscard]] bool add_piece();
   // Sends out_ from sent_ on, a bounded piece at a time.
   void write();
   void wrote(Error error, std::size_t bytes);

@@ -248,14 +248,18 @@ void refuse_unsupported(const Fields& fields, std::int64_t n) {
   fields.only("tfs_z", {1});
   fields.only("top_n_sigma", {-1});
   for (const char* name : {"top_a", "no_repeat_ngram_size", "dry_multiplier", "xtc_probability", "dynatemp_range",
-                           "epsilon_cutoff", "eta_cutoff", "penalty_alpha"}) {
+                           "epsilon_cutoff", "eta_cutoff", "penalty_alpha", "smoothing_factor", "min_new_tokens"}) {
     fields.only(name, {0});
   }
+  for (const char* name : {"guidance_scale", "cfg_scale", "encoder_repetition_penalty"}) fields.only(name, {1});
+  fields.only("negative_prompt", {""});
+  fields.only("return_tokens_as_token_ids", {false});
   fields.only("include_stop_str_in_output", {false});
   fields.only("skip_special_tokens", {true});
   fields.none_like("guided_");
   // An empty schema is any JSON, which is not any text.
-  for (const char* name : {"prompt_logprobs", "json_schema", "regex", "ebnf", "n_predict", "samplers"}) {
+  for (const char* name :
+       {"prompt_logprobs", "json_schema", "regex", "ebnf", "stop_regex", "n_predict", "max_new_tokens", "samplers"}) {
     fields.only(name, {});
   }
   for (const char* name :
@@ -263,7 +267,9 @@ void refuse_unsupported(const Fields& fields, std::int64_t n) {
         "tools", "tool_choice", "functions", "function_call", "prompt_embeds", "logits_processors", "images"}) {
     fields.only(name, {json::array(), json::object()});
   }
-  fields.only("bad_words", {json::array(), ""});
+  for (const char* name : {"bad_words", "banned_tokens", "banned_strings", "custom_token_bans"}) {
+    fields.only(name, {json::array(), ""});
+  }
 }
 
 void parse_stream(const Fields& fields, CompletionRequest& request) {
@@ -375,6 +381,8 @@ CompletionRequest parse_chat(std::string_view body, const Limits& limits) {
   fields.only("continue_final_message", {false});
   fields.only("add_generation_prompt", {true});
   fields.only("chat_template", {});
+  fields.only("chat_template_kwargs", {json::object()});
+  fields.only("documents", {json::array()});
   const json* messages = fields.find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
     refuse("messages", "messages is missing: an array of objects with role and content");

@@ -60,6 +60,12 @@ TEST_P(Cached, AnswersHaveTheSameBits) {
   EXPECT_EQ(plain.metric("qdelta_cache_snapshots"), 0);
   EXPECT_EQ(cached.post("/v1/completions", body_of(shared))->get_header_value("Qdelta-Cached-Tokens"), "1408");
   EXPECT_EQ(plain.post("/v1/completions", body_of(shared))->get_header_value("Qdelta-Cached-Tokens"), "0");
+  // The head of a stream says it too.
+  json streamed = body_of(shared);
+  streamed["stream"] = true;
+  const auto stream = cached.post("/v1/completions", streamed);
+  EXPECT_EQ(stream->get_header_value("Qdelta-Cached-Tokens"), "1408");
+  EXPECT_TRUE(Events(stream->body).done);
 }
 
 // The answer is read into the cache as soon as there is nothing else to do: the next prompt goes on behind it.

@@ -148,7 +148,7 @@ def slow_body(server):
 def slow_reader(server):
     """On a server of its own, so that the only sequences are its own."""
     client = server.connect(4096)
-    client.sendall(post(endless(logprobs=20)))
+    client.sendall(post(endless(logprobs=20, max_tokens=4_000_000)))  # more than come in that time
     server.until("qdelta_running_sequences", 1, 10)
     took = server.until("qdelta_running_sequences", 0, 60 + SLACK)
     assert server.metric("qdelta_abandoned_sequences_total") == 1
@@ -280,7 +280,7 @@ def main():
 
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(qdelta, folder)
-        large = ["--max-tokens", "1000000", "--max-memory", "8192"]
+        large = ["--max-tokens", "4000000", "--max-memory", "8192"]
         servers = [Server(qdelta, model), Server(qdelta, model, *large), Server(qdelta, model, *large)]
         try:
             together = [threading.Thread(target=attempt, args=(action.__name__, lambda a=action, s=server: a(s)))

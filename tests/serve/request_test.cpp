@@ -204,6 +204,11 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"prompt": "a", "truncate_prompt_tokens": 5})", "truncate_prompt_tokens", "not supported"},
         Refused{R"({"prompt": "a", "mirostat": 2})", "mirostat", "not supported"},
         Refused{R"({"prompt": "a", "bad_words": ["x"]})", "bad_words", "not supported"},
+        Refused{R"({"prompt": "a", "max_new_tokens": 4})", "max_new_tokens", "not supported"},
+        Refused{R"({"prompt": "a", "min_new_tokens": 4})", "min_new_tokens", "not supported"},
+        Refused{R"({"prompt": "a", "stop_regex": "a+"})", "stop_regex", "not supported"},
+        Refused{R"({"prompt": "a", "guidance_scale": 1.5})", "guidance_scale", "not supported"},
+        Refused{R"({"prompt": "a", "banned_strings": ["x"]})", "banned_strings", "not supported"},
         Refused{R"({"prompt": "a", "num_beams": 4})", "num_beams", "not supported"}));
 
 TEST(Request, WhatChangesLogits) {
@@ -227,6 +232,7 @@ TEST(Request, AChat) {
                                                limits);
   EXPECT_TRUE(request.chat);
   EXPECT_EQ(request.messages[1]["content"], "ab");
+  EXPECT_EQ(parse_chat(R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {}})", limits).n, 1);
   EXPECT_EQ(request.max_tokens, 9);
   EXPECT_EQ(request.logprobs, 3);
   EXPECT_EQ(request.n, 2);
@@ -235,6 +241,8 @@ TEST(Request, AChat) {
                           R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
                           R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]})",
                           R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 3})",
+                          R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"a": true}})",
+                          R"({"messages": [{"role": "user", "content": "a"}], "documents": [{"text": "a"}]})",
                           R"({"messages": [{"role": "assistant", "content": "a", "tool_calls": [1]}]})"}) {
     EXPECT_THROW(static_cast<void>(parse_chat(bad, limits)), ApiError) << bad;
   }
