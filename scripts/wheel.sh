@@ -11,10 +11,11 @@ tools=build/wheel-tools
 if [[ ! -x $tools/bin/pip ]]; then python3 -m venv "$tools"; fi
 "$tools/bin/python" -c 'import scikit_build_core' 2>/dev/null || "$tools/bin/pip" install -q 'scikit-build-core>=0.10'
 
-options=(-C "build-dir=$PWD/build/wheel-$preset" -C build.tool-args="-j$jobs")
-if [[ $preset == cuda ]]; then options+=(-C cmake.define.QDELTA_CUDA=ON); fi
+# Debian 12's pip does not know the short form, -C.
+options=(--config-settings "build-dir=$PWD/build/wheel-$preset" --config-settings build.tool-args="-j$jobs")
+if [[ $preset == cuda ]]; then options+=(--config-settings cmake.define.QDELTA_CUDA=ON); fi
 if [[ ${QDELTA_CUDA_ARCHITECTURES:-} ]]; then
-  options+=(-C "cmake.define.QDELTA_CUDA_ARCHITECTURES=$QDELTA_CUDA_ARCHITECTURES")
+  options+=(--config-settings "cmake.define.QDELTA_CUDA_ARCHITECTURES=$QDELTA_CUDA_ARCHITECTURES")
 fi
 echo "wheel: building ($preset)"
 mkdir -p dist
