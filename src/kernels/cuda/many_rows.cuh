@@ -16,9 +16,9 @@
 
 namespace qdelta::cuda {
 
-inline constexpr int kTile = 64;  // rows of w
-inline constexpr int kStageColumns = 64;
-inline constexpr int kStagePacks = kStageColumns / 8;  // of 16 bytes
+inline constexpr int kTile = 64;                       // rows of w
+inline constexpr int kPanelColumns = 64;               // a row of them is what wgmma's swizzle is for
+inline constexpr int kPanelPacks = kPanelColumns / 8;  // of 16 bytes
 inline constexpr int kSumStride = kTile + 4;           // a warp's stores are to different banks
 
 // In which order a sum over the inner dimension is taken: kSlices slices, each the sum of kChains chains that take its
@@ -38,12 +38,12 @@ struct Stage {
   int place;          // in the ring
 };
 
-// What a thread copies into every stage: 16 bytes of some rows, kPassRows apart.
+// What a thread copies into every panel: 16 bytes of some rows, kPassRows apart.
 template <int kPassRows>
 struct Copier {
-  int pack = static_cast<int>(threadIdx.x) % kStagePacks;
-  int row = static_cast<int>(threadIdx.x) / kStagePacks;
-  int place = row * kStageColumns + (pack ^ (row % 8)) * 8;  // in the first of the rows
+  int pack = static_cast<int>(threadIdx.x) % kPanelPacks;
+  int row = static_cast<int>(threadIdx.x) / kPanelPacks;
+  int place = row * kPanelColumns + (pack ^ (row % 8)) * 8;  // in the first of the rows
 
   // Rows from `row` on of kRows; `from`: what is copied of the first of them, `between` elements from row to row, those
   // from `rows` on are zero.
@@ -52,7 +52,7 @@ struct Copier {
 #pragma unroll
     for (int i = 0; i < kRows / kPassRows; ++i) {
       const bool here = valid && row + i * kPassRows < rows;
-      ptx::cp_async(to + place + i * kPassRows * kStageColumns, here ? from + i * between : from, here);
+      ptx::cp_async(to + place + i * kPassRows * kPanelColumns, here ? from + i * between : from, here);
     }
   }
 };
@@ -64,12 +64,15 @@ struct ManyRows {
   static constexpr int kWarpgroups = kRows >= 64 ? 2 : 1;  // each has a part of the rows
   static constexpr int kPart = kRows / kWarpgroups;
   static constexpr int kThreads = 128 * kWarpgroups;
-  static constexpr int kPassRows = kThreads / kStagePacks;
+  static constexpr int kPassRows = kThreads / kPanelPacks;
   static constexpr int kBlocks = kClusters ? kSlices : 1;  // of a cluster
   static constexpr int kOutputs = kAfter == After::swiglu ? kTile / 2 : kTile;
   static constexpr int kGroups = kPart / 8;
-  static constexpr int kStageElements = (kTile + kRows) * kStageColumns;  // rows of w, then of x
-  static constexpr int kStages = kSlices == 1 ? 8 : kRows <= 32 ? 4 : 6;
+  // Two panels to a stage are fewer barriers; of short slices there are few stages anyway.
+  static constexpr int kPanels = kSlices == 1 || kRows > 32 ? 2 : 1;
+  static constexpr int kStageColumns = kPanels * kPanelColumns;
+  static constexpr int kStageElements = (kTile + kRows) * kStageColumns;  // panels of w, then of x
+  static constexpr int kStages = kRows > 32 ? 3 : kSlices == 1 ? 6 : 4;
   static constexpr std::size_t kShared =
       std::max(kStages * kStageElements * sizeof(bf16), std::size_t{kRows} * kSumStride * sizeof(float));
   using Sums = float[kGroups][4];
@@ -121,9 +124,9 @@ struct ManyRows {
     stage.place = stage.place + 1 < kStages ? stage.place + 1 : 0;
   }
   [[nodiscard]] __device__ int column(const Stage& stage) const { return stage.slice * a.slice_width + stage.within; }
-  // Whether what this thread copies is within the slice and the row.
-  [[nodiscard]] __device__ bool has_columns(const Stage& stage) const {
-    const int c = copier.pack * 8;
+  // Whether what this thread copies of a panel is within the slice and the row.
+  [[nodiscard]] __device__ bool has_columns(const Stage& stage, int panel) const {
+    const int c = panel * kPanelColumns + copier.pack * 8;
     return stage.within + c < a.slice_width && column(stage) + c < a.inner;
   }
 
@@ -133,15 +136,22 @@ struct ManyRows {
   [[nodiscard]] __device__ bf16* stage_x(const Stage& stage) const {
     return stage_weights(stage) + kTile * kStageColumns;
   }
-  __device__ void fetch_weights(const Stage& stage) const {
+  // The panels of a stage, from where this thread copies in the first column.
+  template <int kOf>
+  __device__ void fetch(const Stage& stage, bf16* to, const bf16* from, std::int64_t between, int rows) const {
     if (beyond(stage)) return;
-    copier.template copy<kTile>(stage_weights(stage), weights + (has_columns(stage) ? column(stage) : 0),
-                                weights_between, weight_rows, has_columns(stage));
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const bool valid = has_columns(stage, panel);
+      copier.template copy<kOf>(to + panel * kOf * kPanelColumns,
+                                from + (valid ? column(stage) + panel * kPanelColumns : 0), between, rows, valid);
+    }
+  }
+  __device__ void fetch_weights(const Stage& stage) const {
+    fetch<kTile>(stage, stage_weights(stage), weights, weights_between, weight_rows);
   }
   __device__ void fetch_x(const Stage& stage) const {
-    if (beyond(stage)) return;
-    copier.template copy<kRows>(stage_x(stage), x + (has_columns(stage) ? column(stage) : 0), kPassRows * a.x_ld,
-                                a.rows - first_row, has_columns(stage));
+    fetch<kRows>(stage, stage_x(stage), x, kPassRows * a.x_ld, a.rows - first_row);
   }
 
   // Starts a stage's products, once it is here.
@@ -149,12 +159,15 @@ struct ManyRows {
     ptx::cp_async_wait<kStages - 2>();
     publish_to_wgmma();
     __syncthreads();
-    const bf16* own_x = stage_x(stage) + warp / 4 * kPart * kStageColumns;
+    const bf16* own_x = stage_x(stage) + warp / 4 * kPart * kPanelColumns;
+    constexpr int kPanelSteps = kPanelColumns / kStep;
     wgmma_begin();
 #pragma unroll
-    for (int i = 0; i < kStageColumns / kStep; ++i) {
-      wgmma_bf16(sums[i % kChains], wgmma_operand(stage_weights(stage), 2 * i), wgmma_operand(own_x, 2 * i),
-                 i >= kChains || stage.within > 0);
+    for (int i = 0; i < kPanels * kPanelSteps; ++i) {
+      const int panel = i / kPanelSteps;
+      const int pack = 2 * (i % kPanelSteps);
+      wgmma_bf16(sums[i % kChains], wgmma_operand(stage_weights(stage) + panel * kTile * kPanelColumns, pack),
+                 wgmma_operand(own_x + panel * kRows * kPanelColumns, pack), i >= kChains || stage.within > 0);
     }
     wgmma_commit();
   }

@@ -87,22 +87,31 @@ __device__ void compute_norms(const PrepareArgs& a, const Tile<E, kChunk, kKeyDi
   }
 }
 
-// The rule and the running sum of the log decays, by one warp, two adjacent tokens a lane.
-__device__ void compute_gates(const PrepareArgs& a, const ChunkRange& range, int head, float* factors,
+// The inputs of the rule but k . k, of two adjacent tokens a lane.
+__device__ inline void load_gates(RuleInputs<float> (&in)[2], const PrepareArgs& a, const ChunkRange& range, int head,
+                                  const Lane& lane) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = 2 * lane.index + i;
+    in[i] = {};
+    if (row < range.tokens)
+      in[i] = {load_gate(a.g, range, head, row), load_gate(a.beta, range, head, row),
+               load_gate(a.lambda, range, head, row), 0.0F};
+  }
+}
+
+// The rule and the running sum of the log decays, by the warp that loaded the gates.
+__device__ void compute_gates(const PrepareArgs& a, RuleInputs<float> (&in)[2], int tokens, float* factors,
                               ChunkGates& gates, const Lane& lane) {
-  RuleInputs<float> in[2];
   RuleOutputs<float> out[2];
   double sum = 0;
   double g[2];
   for (int i = 0; i < 2; ++i) {
     const int row = 2 * lane.index + i;
-    if (row < range.tokens) {
-      in[i] = {load_gate(a.g, range, head, row), load_gate(a.beta, range, head, row),
-               load_gate(a.lambda, range, head, row), gates.k_dot_k[row]};
+    out[i] = {};  // padding: a token that changes nothing
+    if (row < tokens) {
+      in[i].k_dot_k = gates.k_dot_k[row];
       out[i] = rule_forward(a.rule, in[i]);
-    } else {
-      in[i] = {};
-      out[i] = {};  // padding: a token that changes nothing
     }
     g[i] = kLog2E * double{out[i].log_decay < kTotalDecay ? kTotalDecay : out[i].log_decay};
     sum += g[i];
@@ -420,8 +429,12 @@ __device__ inline void multiply_inverse(Accumulator (&A_qk)[8], const Tile<E, kC
   }
 }
 
+// More blocks hide each other's latencies; other widths would pay for it with spills.
 template <class E, int kKeyDim>
-__global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a) {
+constexpr int kMinBlocksPerSm = kIsBf16<E>&& kKeyDim == 128 ? 6 : 1;
+
+template <class E, int kKeyDim>
+__global__ void __launch_bounds__(kThreads, kMinBlocksPerSm<E, kKeyDim>) prepare_kernel(const PrepareArgs a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ ChunkGates gates;
   const Tile<E, kChunk, kKeyDim> q{reinterpret_cast<E*>(memory)};
@@ -438,6 +451,8 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a) 
   ptx::wait_for_previous();
   const ChunkRange range = chunk_range(a.chunks, slot / a.dims.value_heads);
 
+  RuleInputs<float> gate_inputs[2];  // on their way while the tiles are
+  if (warp == 0) load_gates(gate_inputs, a, range, head, lane);
   load_tile<kThreads>(q, chunk_rows(a.q, range, q_head), range.tokens, a.dims.key_dim);
   load_tile<kThreads>(k, chunk_rows(a.k, range, q_head), range.tokens, a.dims.key_dim);
   cp_async_commit();
@@ -445,7 +460,7 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const PrepareArgs a) 
   __syncthreads();
   compute_norms(a, q, k, gates, warp, lane);
   __syncthreads();
-  if (warp == 0) compute_gates(a, range, head, a.out.factors + slot * (kFactors * kChunk), gates, lane);
+  if (warp == 0) compute_gates(a, gate_inputs, range.tokens, a.out.factors + slot * (kFactors * kChunk), gates, lane);
 
   Accumulator A_qk[8], A_xk[8];  // first the products of the rows
   multiply_keys(A_qk, A_xk, q, k, a.erases, warp, lane);

@@ -30,7 +30,7 @@ void short_product(const Context& context, const MatmulShape& shape, const void*
   args.rows = static_cast<int>(shape.rows);
   args.inner = static_cast<int>(shape.inner);
   args.outputs = static_cast<int>(shape.cols);
-  args.slice_width = static_cast<int>(round_up(shape.inner, kStageColumns));
+  args.slice_width = static_cast<int>(round_up(shape.inner, kPanelColumns));
   args.add = {.data = const_cast<void*>(add), .ld = shape.ld_add, .is_bf16 = shape.out == DType::bf16};
   args.y = {.data = c, .ld = shape.ldc, .is_bf16 = shape.out == DType::bf16};
   // Few outputs are few tiles: then tiles are small, to have a block for every SM.
