@@ -1,7 +1,9 @@
 // The C interface on tensors of the GPU: DLPack tensors, memory and stream are the caller's. Results are those of the
 // CPU.
 #include <optional>
+#include <string>
 #include <string_view>
+#include <thread>
 
 #include "capi/capi_testing.h"
 #include "cuda/device.h"
@@ -188,6 +190,31 @@ TEST_P(CInterfaceOnGpu, AStepIsAForwardOfOneToken) {
   const Tensor after = on_gpu.values();
   reversed(after.as<float>(), pool.as<float>());
   EXPECT_LT(relative_error(std::as_const(pool).view(), to_doubles(expected.at("ht").view())), 1e-5);
+}
+
+// As that in which autograd goes backward: no context of the driver is bound to it yet.
+TEST(CInterfaceOnGpuThreads, ABackwardMayBeTheFirstCallOfAThread) {
+  QDELTA_NEEDS_DEVICE();
+  const Problem problem(Rule::q_delta, DType::bf16, {1, 90, 2, 2, 64, 64});
+  GpuCall call(problem);
+  call.keep_states(problem);
+  ASSERT_FALSE(HasFatalFailure());
+  ASSERT_TRUE(ok(call.forward()));
+  ASSERT_TRUE(
+      ok(qdelta_backward_workspace(&call.options, &call.in, &call.d_out, &call.d_in, &call.options.workspace_size)));
+  call.workspace = DeviceMemory(call.options.workspace_size);
+  call.options.workspace = call.workspace.data();
+  qdelta_status status = QDELTA_INTERNAL;
+  std::string error;
+  std::thread([&] {
+    status = qdelta_backward(&call.options, &call.in, &call.d_out, &call.d_in);
+    error = qdelta_last_error();
+  }).join();
+  ASSERT_EQ(status, QDELTA_OK) << error;
+  call.stream.synchronize();
+  const Tensor dq = call.tensors.at("dq").values();
+  ASSERT_TRUE(ok(call.backward()));
+  EXPECT_TRUE(same_bits(dq, call.tensors.at("dq").values()));
 }
 
 TEST(CInterfaceOnGpuErrors, WhatLiesElsewhereOrIsMissingIsNamed) {

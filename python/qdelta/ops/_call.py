@@ -372,6 +372,7 @@ def saved_bytes(device: torch.device, rule: int, value_dim: int) -> int:
     """What a forward saves for its backward beside the chunk states, in bytes for every chunk and value head."""
     if device.type == "cpu":
         return 0
+    value_dim = int(value_dim)  # where shapes are symbols this one is taken to be what it is: it is no length
     key = (rule, value_dim)
     if key not in _saved_bytes:
         # Tensors of one chunk and head whose memory nobody looks at: also where PyTorch only traces.

@@ -38,9 +38,18 @@ TensorMap encode(const void* data, const TensorExtents& extents, const std::arra
   const cuuint32_t box[4] = {kBlockV, static_cast<cuuint32_t>(box_rows), 1, 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult result = encoder(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(data), shape, bytes, box,
-                                  steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto run_encoder = [&] {
+    return encoder(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(data), shape, bytes, box, steps,
+                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  CUresult result = run_encoder();
+  if (result == CUDA_ERROR_INVALID_CONTEXT) {  // a thread that has called nothing of the runtime's yet, which binds one
+    int device = 0;
+    QDELTA_CUDA(cudaGetDevice(&device));
+    QDELTA_CUDA(cudaSetDevice(device));
+    result = run_encoder();
+  }
   require(result == CUDA_SUCCESS, "the driver refuses a tensor map (error {})", static_cast<int>(result));
   TensorMap encoded;
   std::memcpy(&encoded, &map, sizeof map);
