@@ -27,6 +27,10 @@ inline constexpr bool kIsBf16 = std::is_same_v<E, bf16>;
 struct Lane {
   int index, group, quad;
   __device__ Lane() : index(static_cast<int>(threadIdx.x) & 31), group(index >> 2), quad(index & 3) {}
+  // What the lane has of an accumulator: the elements x[2 half] and x[2 half + 1] are in row(half), of the jth of
+  // accumulators side by side in the columns pair(j) and pair(j) + 1. Fragments A and B are laid out likewise.
+  [[nodiscard]] __device__ int row(int half) const { return group + 8 * half; }
+  [[nodiscard]] __device__ int pair(int j) const { return 8 * j + 2 * quad; }
 };
 
 __device__ inline std::uint32_t pack_bf16x2(float low, float high) {
@@ -121,8 +125,8 @@ __device__ inline FragmentA<float> load_a(const Tile<float, kRows, kWidth>& tile
                                           const Lane& lane) {
   FragmentA<float> a;
   for (int s = 0; s < 2; ++s) {
-    const float2 upper = pair_at(tile, row + lane.group, column + 8 * s + 2 * lane.quad);
-    const float2 lower = pair_at(tile, row + lane.group + 8, column + 8 * s + 2 * lane.quad);
+    const float2 upper = pair_at(tile, row + lane.row(0), column + lane.pair(s));
+    const float2 lower = pair_at(tile, row + lane.row(1), column + lane.pair(s));
     a.x[s][0] = upper.x, a.x[s][1] = lower.x, a.x[s][2] = upper.y, a.x[s][3] = lower.y;
   }
   return a;
@@ -142,8 +146,8 @@ __device__ inline FragmentA<float> load_a_transposed(const Tile<float, kRows, kW
   FragmentA<float> a;
   for (int s = 0; s < 2; ++s) {
     for (int i = 0; i < 2; ++i) {
-      a.x[s][2 * i] = *tile.at(row + 8 * s + 2 * lane.quad + i, column + lane.group);
-      a.x[s][2 * i + 1] = *tile.at(row + 8 * s + 2 * lane.quad + i, column + lane.group + 8);
+      a.x[s][2 * i] = *tile.at(row + lane.pair(s) + i, column + lane.row(0));
+      a.x[s][2 * i + 1] = *tile.at(row + lane.pair(s) + i, column + lane.row(1));
     }
   }
   return a;
@@ -169,7 +173,7 @@ __device__ inline FragmentBPair<float> load_b(const Tile<float, kRows, kWidth>& 
   FragmentBPair<float> b;
   for (int half = 0; half < 2; ++half) {
     for (int s = 0; s < 2; ++s) {
-      const float2 pair = pair_at(tile, row + 8 * half + lane.group, column + 8 * s + 2 * lane.quad);
+      const float2 pair = pair_at(tile, row + lane.row(half), column + lane.pair(s));
       b.half[half].x[s][0] = pair.x, b.half[half].x[s][1] = pair.y;
     }
   }
@@ -191,7 +195,7 @@ __device__ inline FragmentBPair<float> load_b_transposed(const Tile<float, kRows
   for (int half = 0; half < 2; ++half) {
     for (int s = 0; s < 2; ++s) {
       for (int i = 0; i < 2; ++i) {
-        b.half[half].x[s][i] = *tile.at(row + 8 * s + 2 * lane.quad + i, column + 8 * half + lane.group);
+        b.half[half].x[s][i] = *tile.at(row + lane.pair(s) + i, column + lane.row(half));
       }
     }
   }

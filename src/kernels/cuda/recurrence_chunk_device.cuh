@@ -211,21 +211,26 @@ __device__ inline void load_workspace_tile(const Tile<E, kRows, kWidth>& tile, c
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Warp tiles. In the scans a warp owns 16 value columns. They are the rows (m16) of its accumulators, that is, the
-// matrix is held transposed: rows 8 j + 2 quad + {0, 1} (tokens, or keys) of column warp_tile_column(lane) are in
-// tile[j].x[{0, 1}], those of the column two further on in x[{2, 3}]. With this assignment of columns to lanes an 8 x 8
-// transposition leaves a lane with four adjacent elements of a row, 8 bytes of bf16.
+// matrix is held transposed: tile[j].x[i] is in row (token, or key) warp_tile_row and column warp_tile_column. With
+// this assignment of columns to lanes an 8 x 8 transposition leaves a lane with four adjacent elements of a row, 8
+// bytes of bf16.
 
-__device__ inline int warp_tile_column(const Lane& lane) { return 4 * (lane.group >> 1) + (lane.group & 1); }
+__device__ inline int warp_tile_row(const Lane& lane, int j, int i) { return lane.pair(j) + i % 2; }
+__device__ inline int warp_tile_column(const Lane& lane, int i) {
+  return 4 * (lane.group >> 1) + (lane.group & 1) + i / 2 * 2;
+}
 
-// A bf16 warp tile as it is in memory: packed[j] has four adjacent elements of row 8 j + group, from column 4 quad on.
+// A bf16 warp tile as it is in memory: packed[j] has four adjacent elements of lane.row(j), from this column on.
+__device__ inline int packed_column(const Lane& lane) { return 4 * lane.quad; }
+
 // Without a branch, so that all loads are issued before the first is used.
 template <int kCount>
 __device__ inline void load_packed_warp_tile(uint2 (&packed)[kCount], const MatrixIn& from, int rows, int columns,
                                              const Lane& lane) {
-  const int column = 4 * lane.quad;
-  const std::byte* at = from.at(lane.group, column);
+  const int column = packed_column(lane);
+  const std::byte* at = from.at(lane.row(0), column);
   const std::int64_t step = from.stride * 16;
-  const int valid = column < columns ? rows - lane.group : 0;
+  const int valid = column < columns ? rows - lane.row(0) : 0;
 #pragma unroll
   for (int j = 0; j < kCount; ++j) {
     packed[j] = load_8_bytes(at, 8 * j < valid);
@@ -243,12 +248,11 @@ template <class E>
 __device__ inline Accumulator load_accumulator(const Tile<E, kChunk, kBlockV>& tile, int j, int column,
                                                const Lane& lane) {
   if constexpr (kIsBf16<E>) {
-    return unpack_accumulator(*reinterpret_cast<const uint2*>(tile.at(8 * j + lane.group, column + 4 * lane.quad)));
+    return unpack_accumulator(*reinterpret_cast<const uint2*>(tile.at(lane.row(j), column + packed_column(lane))));
   } else {
     Accumulator acc;
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      acc.x[i] = *tile.at(8 * j + 2 * lane.quad + i % 2, column + warp_tile_column(lane) + i / 2 * 2);
+    for (int i = 0; i < 4; ++i) acc.x[i] = *tile.at(warp_tile_row(lane, j, i), column + warp_tile_column(lane, i));
     return acc;
   }
 }
@@ -261,8 +265,8 @@ __device__ inline void load_warp_tile_scalar(Accumulator (&tile)[kCount], const 
   for (int j = 0; j < kCount; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = 8 * j + 2 * lane.quad + i % 2;
-      const int column = warp_tile_column(lane) + i / 2 * 2;
+      const int row = warp_tile_row(lane, j, i);
+      const int column = warp_tile_column(lane, i);
       tile[j].x[i] = load_element<E>(from.at(row, column), row < rows && column < columns);
     }
   }
@@ -292,8 +296,8 @@ __device__ inline void store_warp_tile_scalar(const Accumulator (&tile)[kCount],
   for (int j = 0; j < kCount; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = 8 * j + 2 * lane.quad + i % 2;
-      const int column = warp_tile_column(lane) + i / 2 * 2;
+      const int row = warp_tile_row(lane, j, i);
+      const int column = warp_tile_column(lane, i);
       store_element<E>(to.at(row, column), tile[j].x[i], row < rows && column < columns);
     }
   }
@@ -305,10 +309,10 @@ __device__ inline void store_warp_tile(const Accumulator (&tile)[kCount], const 
                                        const Lane& lane) {
   if (!to.bf16) return store_warp_tile_scalar<float>(tile, to, rows, columns, lane);
   if (!to.aligned16) return store_warp_tile_scalar<bf16>(tile, to, rows, columns, lane);
-  const int column = 4 * lane.quad;
-  std::byte* at = to.at(lane.group, column);
+  const int column = packed_column(lane);
+  std::byte* at = to.at(lane.row(0), column);
   const std::int64_t step = to.stride * 16;
-  const int valid = column < columns ? rows - lane.group : 0;
+  const int valid = column < columns ? rows - lane.row(0) : 0;
   constexpr int kBatch = 4;
   static_assert(kCount % kBatch == 0);
 #pragma unroll
@@ -332,7 +336,7 @@ template <int kCount>
 __device__ inline void scale_tokens(Accumulator (&tile)[kCount], const float* factors, const Lane& lane) {
 #pragma unroll
   for (int j = 0; j < kCount; ++j) {
-    const float2 factor = *reinterpret_cast<const float2*>(factors + 8 * j + 2 * lane.quad);
+    const float2 factor = *reinterpret_cast<const float2*>(factors + lane.pair(j));
     tile[j].x[0] *= factor.x, tile[j].x[1] *= factor.y;
     tile[j].x[2] *= factor.x, tile[j].x[3] *= factor.y;
   }
@@ -345,8 +349,7 @@ __device__ inline void identity_warp_tile(Accumulator (&tile)[kAccumulators], in
   for (int j = 0; j < kAccumulators; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = 8 * j + 2 * lane.quad + i % 2;
-      tile[j].x[i] = row == column + warp_tile_column(lane) + i / 2 * 2 ? 1.0F : 0.0F;
+      tile[j].x[i] = warp_tile_row(lane, j, i) == column + warp_tile_column(lane, i) ? 1.0F : 0.0F;
     }
   }
 }

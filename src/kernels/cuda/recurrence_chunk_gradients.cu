@@ -83,7 +83,7 @@ __device__ __forceinline__ void write_matrices(const Context& context, Accumulat
   RowPair d_erase{};
 #pragma unroll
   for (int j = 0; j < kChunkAccumulators; ++j) {
-    const int i = 8 * j + 2 * b.lane.quad;
+    const int i = b.lane.pair(j);
     const float2 high = *reinterpret_cast<const float2*>(&s.factors[kLog2GammaHigh][i]);
     const float2 low = *reinterpret_cast<const float2*>(&s.factors[kLog2GammaLow][i]);
     const float2 inv_norms_k = *reinterpret_cast<const float2*>(&s.factors[kInvNormK][i]);
@@ -118,7 +118,7 @@ __device__ inline FragmentB<E> strictly_upper_ones(int row, int column, const La
   FragmentB<E> ones;
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
-    const int k = row + 8 * s + 2 * lane.quad;
+    const int k = row + lane.pair(s);
     const int n = column + lane.group;
     if constexpr (kIsBf16<E>) {
       ones.x[s] = pack_bf16x2(k < n ? 1.0F : 0.0F, k + 1 < n ? 1.0F : 0.0F);
@@ -161,7 +161,7 @@ __device__ __forceinline__ void sum_decay_products(const BlockCoord& b,
     }
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const int t = 8 * j + 2 * b.lane.quad + e;
+      const int t = b.lane.pair(j) + e;
       float sum = (b.row(0) >= t ? before.x[e] : 0.0F) + (b.row(1) >= t ? before.x[2 + e] : 0.0F);
 #pragma unroll
       for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
@@ -257,7 +257,7 @@ __device__ __forceinline__ float state_dot(const BlockCoord& b, const Columns& c
   RowDots<typename Context::Element> dots;
 #pragma unroll 2
   for (int key = b.warp_row; key < Context::kKeys; key += 16 * kWarps) {
-    const int row = key + b.lane.group;
+    const int row = key + b.lane.row(0);
     const RowSlice<typename Context::Element> d_state[2] = {load_row_slice(columns.d_state(), row, b.lane),
                                                             load_row_slice(columns.d_state(), row + 8, b.lane)};
     dots.add(load_row_slice(columns.state(), row, b.lane), load_row_slice(columns.state(), row + 8, b.lane), d_state);

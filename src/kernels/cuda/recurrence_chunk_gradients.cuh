@@ -148,7 +148,7 @@ struct BlockCoord : ThreadCoord, SlotCoord {
   __device__ BlockCoord(const GradientsArgs& a, int slot) : SlotCoord(a, slot) {}
 
   // The two tokens whose accumulator rows this lane has.
-  [[nodiscard]] __device__ int row(int half) const { return warp_row + 8 * half + lane.group; }
+  [[nodiscard]] __device__ int row(int half) const { return warp_row + lane.row(half); }
 };
 
 // A pass over kKeyTile keys. The first one also does what does not depend on keys.
@@ -445,7 +445,7 @@ __device__ inline RowPair row_dots(const Accumulator (&acc)[kKeyTile / 8], const
   for (int n = 0; n < kKeyTile / 8; ++n) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float2 x = pair_at(rows, b.row(half), 8 * n + 2 * b.lane.quad);
+      const float2 x = pair_at(rows, b.row(half), b.lane.pair(n));
       dots.x[half] += x.x * acc[n].x[2 * half] + x.y * acc[n].x[2 * half + 1];
     }
   }
@@ -508,7 +508,7 @@ __device__ inline void write_gradient_rows(const BlockCoord& b, const Accumulato
   for (int n = 0; n < kKeyTile / 8; ++n) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int key = 8 * n + 2 * b.lane.quad;
+      const int key = b.lane.pair(n);
       const float2 x = pair_at(tile, b.row(half), key);
       const float* y = acc[n].x + 2 * half;
       const float inv_norm = inv_norms.x[half];
@@ -549,7 +549,7 @@ __device__ inline void store_partials(const GradientsArgs& a, const BlockCoord& 
     float* row = partials + (token * a.dims.value_heads + b.head) * a.dims.key_dim;
 #pragma unroll
     for (int n = 0; n < kCount; ++n) {
-      const int key = first_key + 8 * n + 2 * b.lane.quad;
+      const int key = first_key + b.lane.pair(n);
       if (key < a.dims.key_dim) row[key] = acc[n].x[2 * half];
       if (key + 1 < a.dims.key_dim) row[key + 1] = acc[n].x[2 * half + 1];
     }
@@ -559,7 +559,8 @@ __device__ inline void store_partials(const GradientsArgs& a, const BlockCoord& 
 // ---------------------------------------------------------------------------------------------------------------------
 // Dot products of rows of kBlockV columns, 16 pairs of rows at a time.
 
-// What a lane has of a row: the columns from 16 quad on.
+// What a lane has of a row: 16 columns, from this one on.
+__device__ inline int slice_column(const Lane& lane) { return 16 * lane.quad; }
 template <class E>
 struct RowSlice;
 template <>
@@ -579,20 +580,20 @@ template <int kRows>
 __device__ inline RowSlice<bf16> load_row_slice(const Tile<bf16, kRows, kBlockV>& tile, int row, const Lane& lane) {
   RowSlice<bf16> slice;
 #pragma unroll
-  for (int u = 0; u < 2; ++u) slice.set(u, *reinterpret_cast<const uint4*>(tile.at(row, 16 * lane.quad + 8 * u)));
+  for (int u = 0; u < 2; ++u) slice.set(u, *reinterpret_cast<const uint4*>(tile.at(row, slice_column(lane) + 8 * u)));
   return slice;
 }
 template <int kRows>
 __device__ inline RowSlice<float> load_row_slice(const Tile<float, kRows, kBlockV>& tile, int row, const Lane& lane) {
   RowSlice<float> slice;
 #pragma unroll
-  for (int i = 0; i < 16; ++i) slice.x[i] = *tile.at(row, 16 * lane.quad + i);
+  for (int i = 0; i < 16; ++i) slice.x[i] = *tile.at(row, slice_column(lane) + i);
   return slice;
 }
 // From global memory; zeros beyond the rows and columns.
 __device__ inline void load_row_slice(RowSlice<bf16>& slice, const MatrixIn& from, int row, int rows, int columns,
                                       const Lane& lane) {
-  const int column = 16 * lane.quad;
+  const int column = slice_column(lane);
   const int valid = row < rows ? columns - column : 0;
   if (from.aligned16 && from.bf16) {
 #pragma unroll
@@ -606,7 +607,7 @@ __device__ inline void load_row_slice(RowSlice<bf16>& slice, const MatrixIn& fro
 }
 __device__ inline void load_row_slice(RowSlice<float>& slice, const MatrixIn& from, int row, int rows, int columns,
                                       const Lane& lane) {
-  const int column = 16 * lane.quad;
+  const int column = slice_column(lane);
 #pragma unroll
   for (int i = 0; i < 16; ++i) slice.x[i] = row < rows && column + i < columns ? from.get(row, column + i) : 0.0F;
 }

@@ -66,7 +66,7 @@ template <class E, int kKeyDim>
 __device__ void compute_norms(const PrepareArgs& a, const Tile<E, kChunk, kKeyDim>& q,
                               const Tile<E, kChunk, kKeyDim>& k, ChunkGates& gates, int warp, const Lane& lane) {
   for (int i = 0; i < 2; ++i) {
-    const int row = 16 * warp + 8 * i + lane.group;
+    const int row = 16 * warp + lane.row(i);
     const float q_square = row_square(q, row, lane);
     const float k_square = row_square(k, row, lane);
     if (lane.quad == 0) {
@@ -218,8 +218,8 @@ __device__ inline FragmentA<float> load_a(const SquareTile& from, const Lane& la
   FragmentA<float> a;
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
-    const float2 upper = *reinterpret_cast<const float2*>(from.at(lane.group, 8 * s + 2 * lane.quad));
-    const float2 lower = *reinterpret_cast<const float2*>(from.at(lane.group + 8, 8 * s + 2 * lane.quad));
+    const float2 upper = *reinterpret_cast<const float2*>(from.at(lane.row(0), lane.pair(s)));
+    const float2 lower = *reinterpret_cast<const float2*>(from.at(lane.row(1), lane.pair(s)));
     a.x[s][0] = upper.x, a.x[s][1] = lower.x, a.x[s][2] = upper.y, a.x[s][3] = lower.y;
   }
   return a;
@@ -230,13 +230,13 @@ __device__ inline FragmentB<float> load_b(const SquareTile& from, const Lane& la
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) b.x[s][i] = *from.at(8 * s + 2 * lane.quad + i, lane.group);
+    for (int i = 0; i < 2; ++i) b.x[s][i] = *from.at(lane.pair(s) + i, lane.row(0));
   }
   return b;
 }
 __device__ inline void store(const SquareTile& to, const Accumulator& acc, float sign, const Lane& lane) {
-  *reinterpret_cast<float2*>(to.at(lane.group, 2 * lane.quad)) = {sign * acc.x[0], sign * acc.x[1]};
-  *reinterpret_cast<float2*>(to.at(lane.group + 8, 2 * lane.quad)) = {sign * acc.x[2], sign * acc.x[3]};
+  *reinterpret_cast<float2*>(to.at(lane.row(0), lane.pair(0))) = {sign * acc.x[0], sign * acc.x[1]};
+  *reinterpret_cast<float2*>(to.at(lane.row(1), lane.pair(0))) = {sign * acc.x[2], sign * acc.x[3]};
 }
 
 // Eight columns of out = sign left right by one warp, for matrices of kBlocks x kBlocks blocks of 16 x 16. Blocks of
@@ -314,7 +314,7 @@ __device__ inline void to_chunk_matrices(const PrepareArgs& a, Accumulator (&qk)
                                          const ChunkGates& gates, int warp, const Lane& lane) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int r = 16 * warp + 8 * half + lane.group;
+    const int r = 16 * warp + lane.row(half);
     const float high = gates.log2_gamma_high[r];
     const float low = gates.log2_gamma_low[r];
     const float inv_norm_q = gates.inv_norm_q[r];
@@ -323,7 +323,7 @@ __device__ inline void to_chunk_matrices(const PrepareArgs& a, Accumulator (&qk)
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       if (j > 2 * warp + 1) break;
-      const int i = 8 * j + 2 * lane.quad;
+      const int i = lane.pair(j);
       const float2 highs = *reinterpret_cast<const float2*>(gates.log2_gamma_high + i);
       const float2 lows = *reinterpret_cast<const float2*>(gates.log2_gamma_low + i);
       const float2 norms = *reinterpret_cast<const float2*>(gates.inv_norm_k + i);
@@ -351,7 +351,7 @@ __device__ inline void store_rows(void* matrices, std::int64_t slot, const Accum
     if (!whole && j > 2 * warp + 1) break;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      E* at = to.at(16 * warp + 8 * half + lane.group, 8 * j + 2 * lane.quad);
+      E* at = to.at(16 * warp + lane.row(half), lane.pair(j));
       store_split_pair(at, rows[j].x[2 * half], rows[j].x[2 * half + 1]);
     }
   }
@@ -362,13 +362,13 @@ __device__ inline void store_erased_rows(float* A, const Accumulator (&A_xk)[8],
                                          const Lane& lane) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int r = 16 * warp + 8 * half + lane.group;
+    const int r = 16 * warp + lane.row(half);
     const float erase = gates.erase[r];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       if (j > 2 * warp + 1) break;
-      *reinterpret_cast<float2*>(A + r * kStride + 8 * j + 2 * lane.quad) = {erase * A_xk[j].x[2 * half],
-                                                                             erase * A_xk[j].x[2 * half + 1]};
+      *reinterpret_cast<float2*>(A + r * kStride + lane.pair(j)) = {erase * A_xk[j].x[2 * half],
+                                                                    erase * A_xk[j].x[2 * half + 1]};
     }
   }
 }

@@ -34,7 +34,7 @@ struct TokenPair {
 };
 // Of accumulator j.
 __device__ inline TokenPair token_pair(const float* factors, int j, const Lane& lane) {
-  return {*reinterpret_cast<const float2*>(factors + 8 * j + 2 * lane.quad)};
+  return {*reinterpret_cast<const float2*>(factors + lane.pair(j))};
 }
 
 // A warp tile as the A operand of products over its tokens, multiplied by the tokens' factors.

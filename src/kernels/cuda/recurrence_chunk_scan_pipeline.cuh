@@ -130,8 +130,8 @@ __device__ inline void take_over(const SharedJobs& shared, Accumulator (&state)[
   const float4* const from = handed_state<kAccumulators>(shared, block, warps);
 #pragma unroll
   for (int j = 0; j < kAccumulators; ++j) {
-    const float4 x = from[32 * j];
-    state[j] = {{x.x, x.y, x.z, x.w}};
+    const float4 handed = from[32 * j];
+    state[j].x[0] = handed.x, state[j].x[1] = handed.y, state[j].x[2] = handed.z, state[j].x[3] = handed.w;
   }
 }
 

@@ -74,8 +74,8 @@ struct WarpPart {
     constexpr int kPerPanel = Tiles::kWarpKeys / 8;
     return n / kPerPanel * Tiles::kPanel + keys + n % kPerPanel * 8;
   }
-  [[nodiscard]] __device__ int column(int e) const { return lane.group + e / 2 * 8; }
-  [[nodiscard]] __device__ int key(int n, int e) const { return first_key(n) + 2 * lane.quad + e % 2; }
+  [[nodiscard]] __device__ int column(int e) const { return lane.row(e / 2); }
+  [[nodiscard]] __device__ int key(int n, int e) const { return first_key(n) + lane.pair(0) + e % 2; }
 };
 
 // Starts the copy of panel `index`: the panels of all segments in the order they are used.
@@ -102,11 +102,11 @@ __device__ inline FragmentB<float> load_b8(const Tile<float, kRows, kWidth>& til
   FragmentB<float> b;
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
-    const int k = 8 * s + 2 * lane.quad;
+    const int k = lane.pair(s);
     if (transposed) {
-      b.x[s][0] = *tile.at(row + k, column + lane.group), b.x[s][1] = *tile.at(row + k + 1, column + lane.group);
+      b.x[s][0] = *tile.at(row + k, column + lane.row(0)), b.x[s][1] = *tile.at(row + k + 1, column + lane.row(0));
     } else {
-      const float2 pair = pair_at(tile, row + lane.group, column + k);
+      const float2 pair = pair_at(tile, row + lane.row(0), column + k);
       b.x[s][0] = pair.x, b.x[s][1] = pair.y;
     }
   }
