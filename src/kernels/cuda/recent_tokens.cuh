@@ -42,8 +42,12 @@ struct RecentRange {
 class RecentDecays {
  public:
   __device__ RecentDecays(const RecentOfHead& recent, const RecentRange& range) {
-    const int token = static_cast<int>(threadIdx.x) % kRecentTokens;
-    product_ = token < range.count ? recent.decays[range.row(token)] : 1.0F;
+    // Of all rows, a lane each: then they need not wait for the range.
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const float of_row = lane < kRecentRows ? recent.decays[lane] : 1.0F;
+    const int token = lane % kRecentTokens;
+    const float decay = __shfl_sync(0xffffffffU, of_row, range.row(token));
+    product_ = token < range.count ? decay : 1.0F;
 #pragma unroll
     for (int step = 1; step < kRecentTokens; step *= 2) {
       const float behind = __shfl_down_sync(0xffffffffU, product_, step);

@@ -406,12 +406,13 @@ __global__ __launch_bounds__(VectorsPerSlice* kRowGroups,
     ptx::wait_for_previous();
     return step.store_output({});
   }
-  // What only this kernel writes.
+  // What only this kernel writes. The state first, which is the most: it is on its way while the others are looked up
+  // one by one.
+  float* const state = step.state_of(slot);
+  step.load_state(state);
   RecentOfHead recent(kRecent ? a.recent + slot * a.recent_stride + step.h * a.recent_head_stride : nullptr, a.K, a.V);
   using Recent = std::conditional_t<kRecent, RecentOfThread<N, VectorsPerSlice, RowsPerThread>, NoRecent>;
   Recent own_recent(recent, step.first_column(), step.c, step.in_range());
-  float* const state = step.state_of(slot);
-  step.load_state(state);
   if constexpr (kRecent) {
     if (own_recent.is_full()) {
       own_recent.settle(step.s, shared.recent);
