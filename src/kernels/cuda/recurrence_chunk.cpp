@@ -142,8 +142,9 @@ StatesIn read_only(const StatesOut& states) {
 // Splitting costs a scan for their maps, and the launches that combine these.
 class ScanCost {
  public:
-  ScanCost(const RecurrenceLayout& at, const Dims& dims, bool bf16, bool backward, int sm_count)
-      : at_(at), backward_(backward) {
+  // `has_edges`: there are states on entry to the sequences, whose first segments then need an M as well.
+  ScanCost(const RecurrenceLayout& at, const Dims& dims, bool bf16, bool backward, bool has_edges, int sm_count)
+      : at_(at), backward_(backward), without_M_(has_edges ? at.N : 2 * at.N) {
     const bool pairs = bf16 && dims.key_dim <= 128;  // blocks of two warpgroups, CopyEnginePipeline
     const std::int64_t width = pairs ? 2 : 1;
     places_ = std::int64_t{sm_count} * (bf16 && !pairs ? 2 : 1);
@@ -153,16 +154,19 @@ class ScanCost {
   [[nodiscard]] std::int64_t whole(std::int64_t longest) const { return launch(at_.N * of_N_, longest); }
   [[nodiscard]] std::int64_t split(std::int64_t chunks, std::int64_t longest) const {
     const std::int64_t segments = count(chunks);
-    const std::int64_t maps = segments - at_.N;  // of all but the last of a sequence
-    const std::int64_t M = maps * of_M_;
-    const std::int64_t N = maps * of_N_;
+    const std::int64_t M = std::max<std::int64_t>(0, segments - without_M_) * of_M_;
+    const std::int64_t N = (segments - at_.N) * of_N_;
     const std::int64_t of_maps = backward_ ? launch(M, chunks) + launch(N, chunks) : launch(M + N, chunks);
     constexpr std::int64_t kLaunches = 8;
     return launch(segments * of_N_, chunks) + of_maps + ceil_div(longest, chunks) + kLaunches;
   }
-  // The fewest chunks of a segment for which the scan has so many waves of blocks.
-  [[nodiscard]] std::int64_t chunks_for(std::int64_t waves, std::int64_t longest) const {
-    const std::int64_t segments = waves * places_ / of_N_;
+  // The most segments for which the scan has so many waves of blocks, and for which that for the maps has.
+  [[nodiscard]] std::int64_t segments_of_scan(std::int64_t waves) const { return waves * places_ / of_N_; }
+  [[nodiscard]] std::int64_t segments_of_maps(std::int64_t waves) const {
+    return (waves * places_ + at_.N * of_N_ + without_M_ * of_M_) / (of_N_ + of_M_);
+  }
+  // The fewest chunks of a segment for which there are at most so many segments.
+  [[nodiscard]] std::int64_t chunks_for(std::int64_t segments, std::int64_t longest) const {
     if (segments <= at_.N) return longest;
     std::int64_t chunks = std::max<std::int64_t>(1, ceil_div(at_.total_chunks, segments));
     while (chunks < longest && count(chunks) > segments) chunks += ceil_div(chunks, std::int64_t{16});
@@ -184,25 +188,29 @@ class ScanCost {
 
   const RecurrenceLayout& at_;
   bool backward_;
+  std::int64_t without_M_;             // segments
   std::int64_t places_, of_N_, of_M_;  // blocks at a time, and of a segment
 };
 
 // Chunks of a segment: all of the longest sequence, or fewer where that takes less time.
-std::int64_t chunks_per_segment(const RecurrenceLayout& at, const Dims& dims, bool bf16, bool backward, int sm_count,
-                                const Execution& run) {
+std::int64_t chunks_per_segment(const RecurrenceLayout& at, const Dims& dims, bool bf16, bool backward, bool has_edges,
+                                int sm_count, const Execution& run) {
   if (run.segment_tokens > 0) return run.segment_tokens / kChunk;
   std::int64_t longest = 1;
   for (std::int64_t n = 0; n < (at.cu_seqlens.empty() ? std::min<std::int64_t>(at.N, 1) : at.N); ++n)
     longest = std::max(longest, at.chunks(n));
   if (run.segments > 0) return ceil_div(longest, std::int64_t{run.segments});
   constexpr std::int64_t kFewest = 8, kMostWaves = 6;
-  const ScanCost cost(at, dims, bf16, backward, sm_count);
+  const ScanCost cost(at, dims, bf16, backward, has_edges, sm_count);
   std::int64_t best = longest;
-  std::int64_t least = at.N == 0 ? 0 : cost.whole(longest);
+  // Maps need memory: a tenth is the least to be gained.
+  std::int64_t least = at.N == 0 ? 0 : cost.whole(longest) * 9 / 10;
   for (std::int64_t waves = 1; waves <= kMostWaves && least > 0; ++waves) {
-    const std::int64_t chunks = cost.chunks_for(waves, longest);
-    if (chunks < kFewest || chunks >= longest) continue;
-    if (const std::int64_t time = cost.split(chunks, longest); time < least) best = chunks, least = time;
+    for (const std::int64_t segments : {cost.segments_of_scan(waves), cost.segments_of_maps(waves)}) {
+      const std::int64_t chunks = cost.chunks_for(segments, longest);
+      if (chunks < kFewest || chunks >= longest) continue;
+      if (const std::int64_t time = cost.split(chunks, longest); time < least) best = chunks, least = time;
+    }
   }
   return best;
 }
@@ -247,7 +255,7 @@ struct ChunkLaunch {
       chunks.sequence = tables.take<std::int32_t>(at.total_chunks);
     }
     segments.fixed = run.segment_tokens > 0;
-    segments.chunks = chunks_per_segment(at, dims, bf16, backward, context.sm_count(), run);
+    segments.chunks = chunks_per_segment(at, dims, bf16, backward, static_cast<bool>(in.h0), context.sm_count(), run);
     allocate_segments(tables, memory);
     require(lengths == nullptr || !segments.fixed || !is_split(),
             "sequences whose lengths only the device knows have room for whole segments");
