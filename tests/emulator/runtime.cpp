@@ -60,7 +60,7 @@ cudaError_t cudaGetDevice(int* ordinal) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*ordinal*/) {
   switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor:
-      *value = 8;
+      *value = QDELTA_EMULATED_CAPABILITY;
       break;
     case cudaDevAttrComputeCapabilityMinor:
       *value = 0;
@@ -75,7 +75,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*o
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*ordinal*/) {
-  *properties = {"emulated on the CPU", {}, kMemory, 8, 0};
+  *properties = {"emulated on the CPU", {}, kMemory, QDELTA_EMULATED_CAPABILITY, 0};
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }

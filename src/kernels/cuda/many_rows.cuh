@@ -157,7 +157,7 @@ struct ManyRows {
   // Starts a stage's products, once it is here.
   __device__ void multiply(const Stage& stage) {
     ptx::cp_async_wait<kStages - 2>();
-    publish_to_wgmma();
+    fence_async_proxy();
     __syncthreads();
     const bf16* own_x = stage_x(stage) + warp / 4 * kPart * kPanelColumns;
     constexpr int kPanelSteps = kPanelColumns / kStep;
@@ -165,9 +165,9 @@ struct ManyRows {
 #pragma unroll
     for (int i = 0; i < kPanels * kPanelSteps; ++i) {
       const int panel = i / kPanelSteps;
-      const int pack = 2 * (i % kPanelSteps);
-      wgmma_bf16(sums[i % kChains], wgmma_operand(stage_weights(stage) + panel * kTile * kPanelColumns, pack),
-                 wgmma_operand(own_x + panel * kRows * kPanelColumns, pack), i >= kChains || stage.within > 0);
+      const int bytes = i % kPanelSteps * kStep * static_cast<int>(sizeof(bf16));
+      wgmma_bf16(sums[i % kChains], wgmma_operand(stage_weights(stage) + panel * kTile * kPanelColumns, bytes),
+                 wgmma_operand(own_x + panel * kRows * kPanelColumns, bytes), i >= kChains || stage.within > 0);
     }
     wgmma_commit();
   }

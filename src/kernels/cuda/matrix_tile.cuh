@@ -15,7 +15,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/cuda/accumulator.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 namespace qdelta::cuda {
 
@@ -23,15 +25,6 @@ using bf16 = __nv_bfloat16;
 using namespace ptx;
 template <class E>
 inline constexpr bool kIsBf16 = std::is_same_v<E, bf16>;
-
-struct Lane {
-  int index, group, quad;
-  __device__ Lane() : index(static_cast<int>(threadIdx.x) & 31), group(index >> 2), quad(index & 3) {}
-  // What the lane has of an accumulator: the elements x[2 half] and x[2 half + 1] are in row(half), of the jth of
-  // accumulators side by side in the columns pair(j) and pair(j) + 1. Fragments A and B are laid out likewise.
-  [[nodiscard]] __device__ int row(int half) const { return group + 8 * half; }
-  [[nodiscard]] __device__ int pair(int j) const { return 8 * j + 2 * quad; }
-};
 
 __device__ inline std::uint32_t pack_bf16x2(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
@@ -106,11 +99,6 @@ struct FragmentA<float> {
 template <>
 struct FragmentB<float> {
   float x[2][2];
-};
-
-// A 16 x 8 tile of float32 sums, spread over a warp.
-struct Accumulator {
-  float x[4]{};
 };
 
 // A[m][k] = tile[row + m][column + k]
@@ -257,84 +245,21 @@ __device__ inline void mma(Accumulator& left, Accumulator& right, const Fragment
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// wgmma (sm_90a): m64, the rows of A in the registers of four warps, B read from shared memory by the tensor cores. It
-// is asynchronous: registers and tiles in use must not be touched before `mma_commit_and_wait`.
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define QDELTA_WGMMA 1
-#else
-#define QDELTA_WGMMA 0
-#endif
+// Products with a tile: by wgmma where there is one. It is asynchronous: registers and tiles in use must not be touched
+// before `mma_commit_and_wait`.
 
 template <class E>
-inline constexpr bool kUsesWgmma = kIsBf16<E>&& QDELTA_WGMMA == 1;
+inline constexpr bool kUsesWgmma = kIsBf16<E>&& kHasWgmma;
 
 // The matrix descriptor of B. kTransposed false: rows of the tile are columns of B (K-major); true: rows are rows
 // (MN-major).
 template <bool kTransposed, int kRows, int kWidth>
 __device__ inline std::uint64_t wgmma_descriptor(const Tile<bf16, kRows, kWidth>& tile, int row, int column) {
-  constexpr std::uint64_t kPanelBytes = kRows * 128;
-  constexpr std::uint64_t kLeading = kTransposed ? kPanelBytes >> 4 : 1;
-  constexpr std::uint64_t kStride = 1024 >> 4;  // eight rows of a panel
-  const std::uint32_t address =
-      shared_address(tile.data) + column / 64 * static_cast<int>(kPanelBytes) + row * 128 + column % 64 * 2;
-  return (std::uint64_t{1} << 62) | (kStride << 32) | (kLeading << 16) | ((address & 0x3ffff) >> 4);
+  constexpr int kPanelBytes = kRows * 128;
+  return wgmma_operand < kTransposed
+             ? kPanelBytes
+             : 16 > (tile.data, column / 64 * kPanelBytes + row * 128 + column % 64 * static_cast<int>(sizeof(bf16)));
 }
-
-#define QDELTA_ACC(i) "+f"(acc[i].x[0]), "+f"(acc[i].x[1]), "+f"(acc[i].x[2]), "+f"(acc[i].x[3])
-#define QDELTA_ACC4(i) QDELTA_ACC(i), QDELTA_ACC(i + 1), QDELTA_ACC(i + 2), QDELTA_ACC(i + 3)
-#define QDELTA_OPERANDS_10(a) \
-  "%" #a "0, %" #a "1, %" #a "2, %" #a "3, %" #a "4, %" #a "5, %" #a "6, %" #a "7, %" #a "8, %" #a "9, "
-#define QDELTA_OPERANDS_0_TO_9 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
-
-// acc[0 .. kColumns / 8) += A B for the kColumns columns of B that start at `b`. wgmma instructions in flight on the
-// same accumulators must have the same shape.
-template <int kColumns, bool kTransposed>
-__device__ inline void wgmma(Accumulator* acc, const FragmentA<bf16>& a, std::uint64_t b) {
-  static_assert(kColumns == 64 || kColumns == 128);
-#if QDELTA_WGMMA
-  if constexpr (kColumns == 64) {
-    asm volatile("{ .reg .pred add; setp.ne.b32 add, 1, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{" QDELTA_OPERANDS_0_TO_9 QDELTA_OPERANDS_10(1) QDELTA_OPERANDS_10(2) "%30, %31}, "
-                 "{%32, %33, %34, %35}, %36, add, 1, 1, %37; }"
-                 : QDELTA_ACC4(0), QDELTA_ACC4(4)
-                 : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b), "n"(kTransposed ? 1 : 0));
-  } else {
-    asm volatile(
-        "{ .reg .pred add; setp.ne.b32 add, 1, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-        "{" QDELTA_OPERANDS_0_TO_9 QDELTA_OPERANDS_10(1) QDELTA_OPERANDS_10(2) QDELTA_OPERANDS_10(3)
-            QDELTA_OPERANDS_10(4)
-                QDELTA_OPERANDS_10(5) "%60, %61, %62, %63}, {%64, %65, %66, %67}, %68, add, 1, 1, %69; }"
-        : QDELTA_ACC4(0), QDELTA_ACC4(4), QDELTA_ACC4(8), QDELTA_ACC4(12)
-        : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "l"(b), "n"(kTransposed ? 1 : 0));
-  }
-#endif
-}
-// The same with A from shared memory too, its 64 rows from `a` on (a descriptor as of a B that is not transposed).
-template <int kColumns>
-__device__ inline void wgmma(Accumulator* acc, std::uint64_t a, std::uint64_t b) {
-  static_assert(kColumns == 64 || kColumns == 128);
-#if QDELTA_WGMMA
-  if constexpr (kColumns == 64) {
-    asm volatile("{ .reg .pred add; setp.ne.b32 add, 1, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{" QDELTA_OPERANDS_0_TO_9 QDELTA_OPERANDS_10(1) QDELTA_OPERANDS_10(2) "%30, %31}, "
-                 "%32, %33, add, 1, 1, 0, 0; }"
-                 : QDELTA_ACC4(0), QDELTA_ACC4(4)
-                 : "l"(a), "l"(b));
-  } else {
-    asm volatile(
-        "{ .reg .pred add; setp.ne.b32 add, 1, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-        "{" QDELTA_OPERANDS_0_TO_9 QDELTA_OPERANDS_10(1) QDELTA_OPERANDS_10(2) QDELTA_OPERANDS_10(3)
-            QDELTA_OPERANDS_10(4) QDELTA_OPERANDS_10(5) "%60, %61, %62, %63}, %64, %65, add, 1, 1, 0, 0; }"
-        : QDELTA_ACC4(0), QDELTA_ACC4(4), QDELTA_ACC4(8), QDELTA_ACC4(12)
-        : "l"(a), "l"(b));
-  }
-#endif
-}
-#undef QDELTA_ACC
-#undef QDELTA_ACC4
-#undef QDELTA_OPERANDS_10
-#undef QDELTA_OPERANDS_0_TO_9
 
 // acc[0 .. kColumns / 8) += A B with B from a tile: kTransposed false, B[k][n] = tile[row + n][column + k]; true,
 // B[k][n] = tile[row + k][column + n]. By wgmma where there is one: then the four warps of a warpgroup call it together
@@ -343,7 +268,7 @@ template <int kColumns, bool kTransposed, class E, int kRows, int kWidth>
 __device__ inline void tile_mma(Accumulator* acc, const FragmentA<E>& a, const Tile<E, kRows, kWidth>& tile, int row,
                                 int column, const Lane& lane) {
   if constexpr (kUsesWgmma<E>) {
-    wgmma<kColumns, kTransposed>(acc, a, wgmma_descriptor<kTransposed>(tile, row, column));
+    wgmma<kColumns, kTransposed>(acc, a.x, wgmma_descriptor<kTransposed>(tile, row, column));
   } else {
 #pragma unroll
     for (int n = 0; n < kColumns; n += 16) {
@@ -354,57 +279,32 @@ __device__ inline void tile_mma(Accumulator* acc, const FragmentA<E>& a, const T
   }
 }
 
-// Keeps the compiler from moving accesses to the accumulators across this point.
-template <int kCount>
-__device__ inline void fence_accumulators(Accumulator (&accs)[kCount]) {
-  [&]<int... I>(std::integer_sequence<int, I...>) {
-    (([&] {
-       asm volatile("" : "+f"(accs[I].x[0]), "+f"(accs[I].x[1]), "+f"(accs[I].x[2]), "+f"(accs[I].x[3])::"memory");
-     }()),
-     ...);
-  }
-  (std::make_integer_sequence<int, kCount>{});
-}
 // mma_fence comes before a batch of tile_mma, mma_commit after it and then mma_wait, with the accumulators of the
 // batch. In between, accumulators and A operands must not be touched. There must be no branch around a single tile_mma
 // either: where ptxas cannot prove that registers are untouched it serializes the wgmma instructions. Without wgmma
 // both do nothing.
 template <class E, int... kCount>
 __device__ inline void mma_fence(Accumulator (&... accs)[kCount]) {
-#if QDELTA_WGMMA
   if constexpr (kUsesWgmma<E>) {
     (fence_accumulators(accs), ...);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    wgmma_begin();
   }
-#endif
 }
 template <class E>
 __device__ inline void mma_commit() {
-#if QDELTA_WGMMA
-  if constexpr (kUsesWgmma<E>) asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-#endif
+  if constexpr (kUsesWgmma<E>) wgmma_commit();
 }
 template <class E, int... kCount>
 __device__ inline void mma_wait(Accumulator (&... accs)[kCount]) {
-#if QDELTA_WGMMA
   if constexpr (kUsesWgmma<E>) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    wgmma_wait();
     (fence_accumulators(accs), ...);
   }
-#endif
 }
 template <class E, int... kCount>
 __device__ inline void mma_commit_and_wait(Accumulator (&... accs)[kCount]) {
   mma_commit<E>();
   mma_wait<E>(accs...);
-}
-
-// Makes this thread's writes to shared memory visible to wgmma, which reads through the async proxy. A barrier must
-// follow.
-__device__ inline void fence_async_proxy() {
-#if QDELTA_WGMMA
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
 }
 
 }  // namespace qdelta::cuda

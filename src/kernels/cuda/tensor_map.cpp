@@ -1,16 +1,11 @@
 #include "kernels/cuda/tensor_map.h"
 
+#include <cudaTypedefs.h>
+
 #include <array>
 #include <cstring>
 
-#ifndef QDELTA_EMULATED_GPU  // that of the tests has no copy engine
-#include <cudaTypedefs.h>
-#endif
-
 namespace qdelta::cuda {
-
-#ifndef QDELTA_EMULATED_GPU
-
 namespace {
 
 static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) == alignof(CUtensorMap));
@@ -73,16 +68,5 @@ TensorMap tensor_map(const StatesIn& states, const TensorExtents& extents, int b
 TensorMap tensor_map(const void* data, std::int64_t rows, std::int64_t columns, int box_rows) {
   return encode(data, {columns, rows, 1, 1}, {columns, 0, 0}, box_rows);
 }
-
-#else
-
-bool has_tensor_copies(const Context& /*context*/) { return false; }
-TensorMap tensor_map(const TokensIn& /*tokens*/, const TensorExtents& /*extents*/, int /*box_rows*/) { return {}; }
-TensorMap tensor_map(const StatesIn& /*states*/, const TensorExtents& /*extents*/, int /*box_rows*/) { return {}; }
-TensorMap tensor_map(const void* /*data*/, std::int64_t /*rows*/, std::int64_t /*columns*/, int /*box_rows*/) {
-  return {};
-}
-
-#endif
 
 }  // namespace qdelta::cuda

@@ -13,14 +13,13 @@
 #include "block.h"
 
 #define CUDART_VERSION 13000
-#define QDELTA_EMULATED_GPU 1
 #define __device__
 #define __host__
 #define __global__
 #define __forceinline__ inline
 #define __noinline__
 #define __grid_constant__
-#define __shared__ static  // blocks run one after the other
+#define __shared__ static  // blocks run one after the other, except in clusters
 #define __launch_bounds__(...)
 #define __align__(bytes) alignas(bytes)
 
@@ -52,9 +51,10 @@ enum cudaDeviceAttr {
   cudaDevAttrMaxSharedMemoryPerBlockOptin
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
-inline constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
+inline constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEnableDefault = 0;
 
 struct cudaDeviceProp {
   char name[256];
@@ -113,6 +113,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
+                                             unsigned long long flags, cudaDriverEntryPointQueryResult* result);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
 template <class... Args>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*kernel)(Args...)) {
@@ -133,10 +135,10 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
 
 // kernel<<<grid, block, shared, stream>>>(args...), as translate.py writes it.
 template <class... Parameters>
-auto launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared = 0,
-            cudaStream_t stream = nullptr) {
+auto launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared = 0, cudaStream_t stream = nullptr,
+            unsigned cluster = 1) {
   return [=](const std::decay_t<Parameters>&... args) {
-    (void)enqueue(stream, [=] { run_grid(grid, block, shared, [&] { kernel(args...); }); });
+    (void)enqueue(stream, [=] { run_grid(grid, block, shared, cluster, [&] { kernel(args...); }); });
   };
 }
 
@@ -167,10 +169,15 @@ struct cudaLaunchConfig_t {
   cudaLaunchAttribute* attrs = nullptr;
   unsigned numAttrs = 0;
 };
-// Kernels run one after the other, whatever the attributes; those that need clusters cannot run here.
+// Kernels run one after the other, also where they may overlap.
 template <class... Parameters, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), const Args&... args) {
-  emulator::launch(kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream)(args...);
+  unsigned cluster = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) cluster = config->attrs[i].val.clusterDim.x;
+  }
+  emulator::launch(kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream,
+                   cluster)(args...);
   return cudaSuccess;
 }
 
