@@ -120,6 +120,28 @@ __device__ inline FragmentA<float> load_a(const Tile<float, kRows, kWidth>& tile
   return a;
 }
 
+// tile[row + m][column + k] = A[m][k]
+template <int kRows, int kWidth>
+__device__ inline void store_a(const Tile<bf16, kRows, kWidth>& tile, int row, int column, const FragmentA<bf16>& a,
+                               const Lane& lane) {
+  if constexpr (kHasStmatrix) {
+    stmatrix_x4(tile.at(row + (lane.index & 15), column + (lane.index >> 4) * 8), a.x);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      *reinterpret_cast<std::uint32_t*>(tile.at(row + lane.row(i % 2), column + lane.pair(i / 2))) = a.x[i];
+  }
+}
+template <int kRows, int kWidth>
+__device__ inline void store_a(const Tile<float, kRows, kWidth>& tile, int row, int column, const FragmentA<float>& a,
+                               const Lane& lane) {
+#pragma unroll
+  for (int s = 0; s < 2; ++s) {
+    set_pair(tile, row + lane.row(0), column + lane.pair(s), a.x[s][0], a.x[s][2]);
+    set_pair(tile, row + lane.row(1), column + lane.pair(s), a.x[s][1], a.x[s][3]);
+  }
+}
+
 // A[m][k] = tile[row + k][column + m]
 template <int kRows, int kWidth>
 __device__ inline FragmentA<bf16> load_a_transposed(const Tile<bf16, kRows, kWidth>& tile, int row, int column,

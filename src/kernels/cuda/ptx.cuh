@@ -127,6 +127,18 @@ __device__ inline void ldmatrix_x4_trans(std::uint32_t (&x)[4], const void* row)
                : "r"(shared_address(row))
                : "memory");
 }
+// The reverse of ldmatrix_x4, from compute capability 9.0 on.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+inline constexpr bool kHasStmatrix = true;
+__device__ inline void stmatrix_x4(void* row, const std::uint32_t (&x)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(x[0]),
+               "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+#else
+inline constexpr bool kHasStmatrix = false;
+__device__ inline void stmatrix_x4(void* /*row*/, const std::uint32_t (&/*x*/)[4]) {}
+#endif
 // Transposes an 8 x 8 matrix of 16-bit elements, of which each lane holds (group, 2 quad + {0, 1}).
 __device__ inline std::uint32_t transpose_8x8(std::uint32_t pair) {
   std::uint32_t out;

@@ -355,6 +355,8 @@ struct ChunkLaunch {
                     .erases = traits.erases,
                     .qk_l2norm = in.qk_l2norm,
                     .scale = in.scale,
+                    .batch = at.B,
+                    .tokens = at.T,
                     .q = token_tensor(in.q),
                     .k = token_tensor(in.k),
                     .g = token_tensor(in.g),

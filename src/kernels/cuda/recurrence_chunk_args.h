@@ -110,7 +110,7 @@ enum Factor : int {
 // Everything of a chunk that does not depend on v, for chunk c of value head h at index c * value_heads + h. Q and K
 // are the normalised rows where there is an L2 norm. Matrices, [parts][C][C], lie there as they will in shared memory
 // (Tile in matrix_tile.cuh). Of A_qk and A_xk the backward reads the 16 x 16 blocks up to the diagonal alone, and only
-// these are written; the others have zeros above.
+// these are written, A_xk with something on the diagonal that is not read; the others have zeros above.
 struct PreparedChunks {
   void* T = nullptr;         // (I + diag(erase) A_xk)^-1; rules that erase
   void* A_qkT = nullptr;     // A_qk T
@@ -125,6 +125,7 @@ struct PrepareArgs {
   Rule rule;
   bool erases, qk_l2norm;
   float scale;
+  std::int64_t batch, tokens;  // B, T
   TokensIn q, k, g, beta, lambda;
   PreparedChunks out;
 };

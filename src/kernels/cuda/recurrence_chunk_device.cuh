@@ -18,8 +18,8 @@ struct ChunkRange {
   int tokens;
 };
 
-__device__ inline std::int64_t sequence_of(const Chunks& chunks, std::int64_t chunk) {
-  return chunks.cu_seqlens == nullptr ? chunk / chunks.per_sequence : chunks.sequence[chunk];
+__device__ inline int sequence_of(const Chunks& chunks, int chunk) {
+  return chunks.cu_seqlens == nullptr ? chunk / static_cast<int>(chunks.per_sequence) : chunks.sequence[chunk];
 }
 // Where the sequence of the chunk is known, which saves a division.
 __device__ inline ChunkRange chunk_range(const Chunks& chunks, std::int64_t chunk, std::int64_t sequence) {
@@ -37,7 +37,7 @@ __device__ inline ChunkRange chunk_range(const Chunks& chunks, std::int64_t chun
   range.tokens = static_cast<int>(end - range.first < kChunk ? end - range.first : kChunk);
   return range;
 }
-__device__ inline ChunkRange chunk_range(const Chunks& chunks, std::int64_t chunk) {
+__device__ inline ChunkRange chunk_range(const Chunks& chunks, int chunk) {
   return chunk_range(chunks, chunk, sequence_of(chunks, chunk));
 }
 
@@ -70,11 +70,7 @@ __device__ inline SegmentRange segment_range(const Chunks& chunks, const Segment
 }
 // A segment of one chunk.
 __device__ inline SegmentRange one_chunk_range(const Chunks& chunks, int chunk) {
-  return {.sequence = static_cast<int>(sequence_of(chunks, chunk)),
-          .begin = chunk,
-          .end = chunk + 1,
-          .first = false,
-          .last = false};
+  return {.sequence = sequence_of(chunks, chunk), .begin = chunk, .end = chunk + 1, .first = false, .last = false};
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -207,6 +203,15 @@ __device__ inline void load_workspace_tile(const Tile<E, kRows, kWidth>& tile, c
     if (Partition::kEven || row < kRows) cp_async(tile.at(row, partition.column), at, true);
     at += Partition::kRowStep * stride;
   }
+}
+
+// Zeros in the rows from `from` on, by so many threads of a block.
+template <class E, int kRows, int kWidth>
+__device__ inline void clear_rows(const Tile<E, kRows, kWidth>& tile, int from, int first_thread, int threads) {
+  using T = Tile<E, kRows, kWidth>;
+  for (int i = from * T::kVectorsPerRow + static_cast<int>(threadIdx.x) - first_thread; i < kRows * T::kVectorsPerRow;
+       i += threads)
+    *reinterpret_cast<uint4*>(tile.at(i / T::kVectorsPerRow, i % T::kVectorsPerRow * T::kVector)) = uint4{};
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -297,7 +297,7 @@ class CopyEnginePipeline {
     s.columns_there[stage].wait(blocks_done / kStages % 2);
     const Columns columns = tiles.stage(stage);
     if (has_foreign_rows(b)) {
-      clear_rows(columns.d_o(), b.range.tokens);
+      clear_rows(columns.d_o(), b.range.tokens, 0, kThreads);
       fence_async_proxy();
       __syncthreads();
     }
@@ -312,8 +312,8 @@ class CopyEnginePipeline {
     s.chunk_there.wait(passes_done % 2);
     ++passes_done;
     if (!has_foreign_rows(b)) return;
-    clear_rows(tiles.q, b.range.tokens);
-    clear_rows(tiles.k, b.range.tokens);
+    clear_rows(tiles.q, b.range.tokens, 0, kThreads);
+    clear_rows(tiles.k, b.range.tokens, 0, kThreads);
     __syncthreads();
   }
 
@@ -325,13 +325,6 @@ class CopyEnginePipeline {
   // Behind the end of a packed sequence are the tokens of the next one, where there should be zeros.
   __device__ bool has_foreign_rows(const BlockCoord& b) const {
     return a.chunks.cu_seqlens != nullptr && b.range.tokens < kChunk;
-  }
-  template <int kWidth>
-  static __device__ void clear_rows(const Tile<bf16, kChunk, kWidth>& tile, int from) {
-    constexpr int kVector = Tile<bf16, kChunk, kWidth>::kVector;
-    constexpr int kVectorsPerRow = Tile<bf16, kChunk, kWidth>::kVectorsPerRow;
-    for (int i = from * kVectorsPerRow + static_cast<int>(threadIdx.x); i < kChunk * kVectorsPerRow; i += kThreads)
-      *reinterpret_cast<uint4*>(tile.at(i / kVectorsPerRow, i % kVectorsPerRow * kVector)) = uint4{};
   }
   __device__ int passes_per_slot() const { return (a.dims.key_dim + kKeyTile - 1) / kKeyTile; }
 

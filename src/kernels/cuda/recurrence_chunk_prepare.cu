@@ -8,161 +8,288 @@
 // and the factors of its tokens. The products take q and k as they are in memory; the L2 norms multiply the results, in
 // float32. The inverse is taken of the decayed matrix: its entries are those of the recurrence itself, while without
 // the decay they may overflow where the recurrence does not.
+//
+// A warp has 16 tokens: their factors, and their rows of every matrix.
 #include "kernels/cuda/overlapped_launch.cuh"
 #include "kernels/cuda/recurrence_chunk_device.cuh"
+#include "kernels/cuda/recurrence_chunk_inverse.cuh"
+#include "kernels/cuda/tensor_copy.cuh"
 
 namespace qdelta::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / 32;
+constexpr int kWarpTokens = kChunk / kWarps;
+constexpr int kKSteps = kChunk / 16;  // k16 steps of a product over the tokens
 // Log decays are clamped to this, whose exp is zero in float32: infinite ones become finite, so that differences of G
 // exist, and G keeps its precision after a total decay.
 constexpr float kTotalDecay = -120.0F;
 constexpr double kLog2E = 1.4426950408889634;  // G is stored as log2(gamma)
 
-// Row stride of a float matrix: eight rows fall into different banks.
-constexpr int kStride = kChunk + 4;
-
+// The gates of all tokens, and what the matrices need of them.
 struct ChunkGates {
-  alignas(16) float log2_gamma_high[kChunk];
-  float log2_gamma_low[kChunk];  // G = high + low
-  float inv_norm_q[kChunk], inv_norm_k[kChunk], k_dot_k[kChunk];
-  float erase[kChunk], mix[kChunk];
+  double log2_gamma[kChunk], log2_gamma_at_end;
+  float g[kChunk], beta[kChunk], lambda[kChunk];
+  alignas(16) float log2_gamma_high[kChunk];  // G, rounded; the other factors have what is missing
+  float key_column[kChunk];                   // of a column: 1 / |k|
+  float query_row[kChunk], key_row[kChunk];   // of a row: scale / |q|, 1 / |k|
+  float mix_row[kChunk];                      // mix / |q|
+  float erase[kChunk];
 };
 
-// The sum of the squares of a row, by four lanes.
-template <class E, int kKeyDim>
-__device__ float row_square(const Tile<E, kChunk, kKeyDim>& tile, int row, const Lane& lane) {
-  constexpr int kVector = Tile<E, kChunk, kKeyDim>::kVector;
-  float sum = 0;
-#pragma unroll 4
-  for (int column = kVector * lane.quad; column < kKeyDim; column += 4 * kVector) {
-    const uint4 vector = *reinterpret_cast<const uint4*>(tile.at(row, column));
+// ---------------------------------------------------------------------------------------------------------------------
+// Gates and norms.
+
+// Three warps load a gate each, two tokens a lane, and the first one sums the decays.
+__device__ inline void load_gates(const PrepareArgs& a, const ChunkRange& range, int head, ChunkGates& gates, int warp,
+                                  const Lane& lane) {
+  if (warp > 2) return;
+  const TokensIn& gate = warp == 0 ? a.g : warp == 1 ? a.beta : a.lambda;
+  float* const to = warp == 0 ? gates.g : warp == 1 ? gates.beta : gates.lambda;
+  float values[2];
 #pragma unroll
-    for (const std::uint32_t word : {vector.x, vector.y, vector.z, vector.w}) {
-      if constexpr (kIsBf16<E>) {
-        sum += low_half(word) * low_half(word) + high_half(word) * high_half(word);
-      } else {
-        sum += __uint_as_float(word) * __uint_as_float(word);
-      }
-    }
+  for (int i = 0; i < 2; ++i) {
+    const int row = 2 * lane.index + i;
+    values[i] = row < range.tokens ? load_gate(gate, range, head, row) : 0.0F;  // padding: a token that changes nothing
+    to[row] = values[i];
   }
-  sum += __shfl_xor_sync(~0u, sum, 1);
-  sum += __shfl_xor_sync(~0u, sum, 2);
-  return sum;
+  if (warp != 0) return;
+  double log_decays[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float log_decay = rule_forward(a.rule, RuleInputs<float>{.g = values[i]}).log_decay;  // it depends on g alone
+    log_decays[i] = kLog2E * double{log_decay < kTotalDecay ? kTotalDecay : log_decay};
+  }
+  double sum = log_decays[0] + log_decays[1];
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const double before = __shfl_up_sync(~0u, sum, step);
+    if (lane.index >= step) sum += before;
+  }
+  gates.log2_gamma[2 * lane.index] = sum - log_decays[1];
+  gates.log2_gamma[2 * lane.index + 1] = sum;
+  if (lane.index == 31) gates.log2_gamma_at_end = sum;
 }
-// In double, for rows whose square overflows a float.
+
+// The squares of the warp's 16 rows: that of row lane % 16, from the diagonal of their product with each other, for
+// which tensor cores have time to spare.
 template <class E, int kKeyDim>
-__device__ double row_square_double(const Tile<E, kChunk, kKeyDim>& tile, int row) {
+__device__ float row_square(const Tile<E, kChunk, kKeyDim>& tile, int warp, const Lane& lane) {
+  Accumulator upper, lower;
+#pragma unroll
+  for (int inner = 0; inner < kKeyDim; inner += 16) {
+    const FragmentA<E> rows = load_a(tile, kWarpTokens * warp, inner, lane);
+    mma(upper, lower, rows, load_b(tile, kWarpTokens * warp, inner, lane));
+  }
+  const int row = lane.index % kWarpTokens;
+  const int owner = row % 8 * 4 + row % 8 / 2;  // the lane whose accumulators have element (row, row % 8)
+  const bool odd = lane.group % 2 == 1;         // in the second column of its pair
+  const float upper_square = __shfl_sync(~0u, odd ? upper.x[1] : upper.x[0], owner);
+  const float lower_square = __shfl_sync(~0u, odd ? lower.x[3] : lower.x[2], owner);
+  return row < 8 ? upper_square : lower_square;
+}
+
+struct RowNorm {
+  float inverse = 1, square = 0;  // 1 / |x|, and x.x of the row as the recurrence sees it
+};
+// Of a row whose square is no finite float. A function, so that its code is not amidst what every chunk runs.
+template <class E, int kKeyDim>
+__device__ RowNorm norm_in_double(const E* tile, int row) {
   double sum = 0;
+#pragma unroll 1
   for (int column = 0; column < kKeyDim; column += 2) {
-    const float2 pair = pair_at(tile, row, column);
+    const float2 pair = pair_at(Tile<E, kChunk, kKeyDim>{const_cast<E*>(tile)}, row, column);
     sum += double{pair.x} * double{pair.x} + double{pair.y} * double{pair.y};
   }
-  return sum;
+  return {static_cast<float>(rsqrt(sum + kNormEpsilon)), static_cast<float>(sum / (sum + kNormEpsilon))};
 }
-
+// Of row lane % 16 of the warp's.
 template <class E, int kKeyDim>
-__device__ void compute_norms(const PrepareArgs& a, const Tile<E, kChunk, kKeyDim>& q,
-                              const Tile<E, kChunk, kKeyDim>& k, ChunkGates& gates, int warp, const Lane& lane) {
-  for (int i = 0; i < 2; ++i) {
-    const int row = 16 * warp + lane.row(i);
-    const float q_square = row_square(q, row, lane);
-    const float k_square = row_square(k, row, lane);
-    if (lane.quad == 0) {
-      float inv_norm_q = 1;
-      float inv_norm_k = 1;
-      float square = k_square;
-      if (a.qk_l2norm) {
-        const double q_sum = isfinite(q_square) ? q_square : row_square_double(q, row);
-        const double k_sum = isfinite(k_square) ? k_square : row_square_double(k, row);
-        inv_norm_q = static_cast<float>(rsqrt(q_sum + kNormEpsilon));
-        inv_norm_k = static_cast<float>(rsqrt(k_sum + kNormEpsilon));
-        square = static_cast<float>(k_sum / (k_sum + kNormEpsilon));
-      }
-      gates.inv_norm_q[row] = inv_norm_q;
-      gates.inv_norm_k[row] = inv_norm_k;
-      gates.k_dot_k[row] = square;
-    }
+__device__ RowNorm row_norm(const Tile<E, kChunk, kKeyDim>& tile, bool qk_l2norm, int warp, const Lane& lane) {
+  const float square = row_square(tile, warp, lane);
+  if (!qk_l2norm) return {1.0F, square};
+  if (!isfinite(square)) return norm_in_double<E, kKeyDim>(tile.data, kWarpTokens * warp + lane.index % kWarpTokens);
+  if constexpr (kIsBf16<E>) {
+    const float inverse = rsqrtf(square + static_cast<float>(kNormEpsilon));
+    return {inverse, square * inverse * inverse};
+  } else {
+    const double sum = double{square} + kNormEpsilon;
+    return {static_cast<float>(rsqrt(sum)), static_cast<float>(square / sum)};
   }
 }
 
-// The inputs of the rule but k . k, of two adjacent tokens a lane.
-__device__ inline void load_gates(RuleInputs<float> (&in)[2], const PrepareArgs& a, const ChunkRange& range, int head,
-                                  const Lane& lane) {
+// The rule and the factors of the warp's tokens, by half of its lanes.
+__device__ inline void write_factors(const PrepareArgs& a, const RowNorm& q, const RowNorm& k, int tokens,
+                                     float* factors, ChunkGates& gates, int row) {
+  const RuleInputs<float> in{gates.g[row], gates.beta[row], gates.lambda[row], k.square};
+  const RuleOutputs<float> out = row < tokens ? rule_forward(a.rule, in) : RuleOutputs<float>{};
+  const double log2_gamma = gates.log2_gamma[row];
+  const auto high = static_cast<float>(log2_gamma);
+  const auto low = static_cast<float>(log2_gamma - double{high});
+  const float rest = exp2f(low);
+  const float gamma = exp2f(high) * rest;
+  const float gamma_to_end = exp2f(static_cast<float>(gates.log2_gamma_at_end - log2_gamma));
+  gates.log2_gamma_high[row] = high;
+  gates.key_column[row] = k.inverse / rest;
+  gates.query_row[row] = a.scale * q.inverse * rest;
+  gates.key_row[row] = k.inverse * rest;
+  gates.mix_row[row] = out.mix * q.inverse * rest;
+  gates.erase[row] = out.erase;
+  factors += row;
+  factors[kScaleGammaQ * kChunk] = a.scale * gamma * q.inverse;
+  factors[kEraseGammaK * kChunk] = out.erase * gamma * k.inverse;
+  factors[kEraseGammaMixQ * kChunk] = out.erase * gamma * out.mix * q.inverse;
+  factors[kWrite * kChunk] = out.write;
+  factors[kGammaToEndK * kChunk] = gamma_to_end * k.inverse;
+  factors[kGamma * kChunk] = gamma;
+  factors[kLog2GammaHigh * kChunk] = high;
+  factors[kLog2GammaLow * kChunk] = low;
+  factors[kErase * kChunk] = out.erase;
+  factors[kMix * kChunk] = out.mix;
+  factors[kInvNormQ * kChunk] = q.inverse;
+  factors[kInvNormK * kChunk] = k.inverse;
+  factors[kG * kChunk] = in.g;
+  factors[kBeta * kChunk] = in.beta;
+  factors[kLambda * kChunk] = in.lambda;
+  factors[kKDotK * kChunk] = in.k_dot_k;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The matrices, the warp's 16 rows of each.
+
+// Q K^T and K K^T. Without wgmma up to the block on the diagonal.
+template <class E, int kKeyDim>
+__device__ inline void multiply_keys(Accumulator (&qk)[8], Accumulator (&kk)[8], const Tile<E, kChunk, kKeyDim>& q,
+                                     const Tile<E, kChunk, kKeyDim>& k, int warp, const Lane& lane) {
+  if constexpr (kUsesWgmma<E>) {
+    mma_fence<E>(qk, kk);
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int row = 2 * lane.index + i;
-    in[i] = {};
-    if (row < range.tokens)
-      in[i] = {load_gate(a.g, range, head, row), load_gate(a.beta, range, head, row),
-               load_gate(a.lambda, range, head, row), 0.0F};
-  }
-}
-
-// The rule and the running sum of the log decays, by the warp that loaded the gates.
-__device__ void compute_gates(const PrepareArgs& a, RuleInputs<float> (&in)[2], int tokens, float* factors,
-                              ChunkGates& gates, const Lane& lane) {
-  RuleOutputs<float> out[2];
-  double sum = 0;
-  double g[2];
-  for (int i = 0; i < 2; ++i) {
-    const int row = 2 * lane.index + i;
-    out[i] = {};  // padding: a token that changes nothing
-    if (row < tokens) {
-      in[i].k_dot_k = gates.k_dot_k[row];
-      out[i] = rule_forward(a.rule, in[i]);
+    for (int inner = 0; inner < kKeyDim; inner += 16) {
+      const std::uint64_t keys = wgmma_descriptor<false>(k, 0, inner);
+      wgmma<kChunk>(qk, wgmma_descriptor<false>(q, 0, inner), keys);
+      wgmma<kChunk>(kk, keys, keys);
     }
-    g[i] = kLog2E * double{out[i].log_decay < kTotalDecay ? kTotalDecay : out[i].log_decay};
-    sum += g[i];
-  }
-  double before = sum;  // inclusive, made exclusive below
-  for (int step = 1; step < 32; step *= 2) {
-    const double other = __shfl_up_sync(~0u, before, step);
-    if (lane.index >= step) before += other;
-  }
-  const double total = __shfl_sync(~0u, before, 31);
-  before -= sum;
-  for (int i = 0; i < 2; ++i) {
-    const int row = 2 * lane.index + i;
-    const double here = i == 0 ? before + g[0] : before + sum;
-    const auto high = static_cast<float>(here);
-    gates.log2_gamma_high[row] = high;
-    gates.log2_gamma_low[row] = static_cast<float>(here - double{high});
-    gates.erase[row] = out[i].erase;
-    gates.mix[row] = out[i].mix;
-    const float decay = exp2f(static_cast<float>(here));
-    const float to_end = exp2f(static_cast<float>(total - here));
-    const float inv_norm_q = gates.inv_norm_q[row];
-    const float inv_norm_k = gates.inv_norm_k[row];
-    factors[kScaleGammaQ * kChunk + row] = a.scale * decay * inv_norm_q;
-    factors[kEraseGammaK * kChunk + row] = out[i].erase * decay * inv_norm_k;
-    factors[kEraseGammaMixQ * kChunk + row] = out[i].erase * decay * out[i].mix * inv_norm_q;
-    factors[kWrite * kChunk + row] = out[i].write;
-    factors[kGammaToEndK * kChunk + row] = to_end * inv_norm_k;
-    factors[kGamma * kChunk + row] = decay;
-    factors[kLog2GammaHigh * kChunk + row] = high;
-    factors[kLog2GammaLow * kChunk + row] = gates.log2_gamma_low[row];
-    factors[kErase * kChunk + row] = out[i].erase;
-    factors[kMix * kChunk + row] = out[i].mix;
-    factors[kInvNormQ * kChunk + row] = inv_norm_q;
-    factors[kInvNormK * kChunk + row] = inv_norm_k;
-    factors[kG * kChunk + row] = in[i].g;
-    factors[kBeta * kChunk + row] = in[i].beta;
-    factors[kLambda * kChunk + row] = in[i].lambda;
-    factors[kKDotK * kChunk + row] = gates.k_dot_k[row];
+    mma_commit_and_wait<E>(qk, kk);
+  } else {
+    for (int inner = 0; inner < kKeyDim; inner += 16) {
+      const FragmentA<E> q_rows = load_a(q, kWarpTokens * warp, inner, lane);
+      const FragmentA<E> k_rows = load_a(k, kWarpTokens * warp, inner, lane);
+#pragma unroll
+      for (int n = 0; n < kWarps; ++n) {
+        if (n > warp) break;
+        const FragmentBPair<E> keys = load_b(k, 16 * n, inner, lane);
+        mma(qk[2 * n], qk[2 * n + 1], q_rows, keys);
+        mma(kk[2 * n], kk[2 * n + 1], k_rows, keys);
+      }
+    }
   }
 }
 
-// Adjacent elements of a matrix: split into a high and a low part in bf16, as they are in float32.
-__device__ inline void store_split_pair(bf16* to, float first, float second) {
-  const std::uint32_t upper = pack_bf16x2(first, second);
-  *reinterpret_cast<std::uint32_t*>(to) = upper;
-  *reinterpret_cast<std::uint32_t*>(to + kChunkMatrix) =
-      pack_bf16x2(first - low_half(upper), second - high_half(upper));
+// A 16 x 16 block of sums as A operands of products, in so many parts that add up to it.
+template <class E>
+struct SplitBlock {
+  static constexpr int kParts = operand_parts(kIsBf16<E>);
+  FragmentA<E> parts[kParts]{};
+};
+template <class E>
+__device__ inline SplitBlock<E> split_block(const Accumulator& left, const Accumulator& right) {
+  SplitBlock<E> block;
+  block.parts[0] = to_fragment_a<E>(left, right);
+  if constexpr (SplitBlock<E>::kParts == 2) {
+    Accumulator low[2] = {left, right};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Accumulator rounded = to_accumulator(block.parts[0], half);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) low[half].x[i] -= rounded.x[i];
+    }
+    block.parts[1] = to_fragment_a<E>(low[0], low[1]);
+  }
+  return block;
 }
-__device__ inline void store_split_pair(float* to, float first, float second) {
-  *reinterpret_cast<float2*>(to) = {first, second};
+
+// A chunk matrix in shared memory, all parts of it, as it will be in the workspace.
+template <class E>
+struct MatrixParts {
+  static constexpr int kParts = operand_parts(kIsBf16<E>);
+  using Part = Tile<E, kChunk, kChunk>;
+  E* data;
+
+  [[nodiscard]] __device__ Part part(int index) const { return {data + index * kChunkMatrix}; }
+  // Columns 16 n to 16 n + 15 of the warp's rows.
+  __device__ void set_block(int warp, int n, const SplitBlock<E>& block, const Lane& lane) const {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) store_a(part(i), kWarpTokens * warp, 16 * n, block.parts[i], lane);
+  }
+};
+
+// The warp's rows of a lower triangular matrix to the workspace, up to the block on the diagonal or with zeros behind
+// it. They come by way of shared memory so that a store is of whole vectors of 16 bytes.
+template <class E>
+__device__ inline void store_rows(void* matrices, int slot, const MatrixParts<E>& rows, bool with_zeros, int warp,
+                                  const Lane& lane) {
+  using Partition = TilePartition<32, E, kWarpTokens, kChunk>;
+  const int column = lane.index % Partition::T::kVectorsPerRow * Partition::T::kVector;
+  E* const to = static_cast<E*>(matrices) + std::int64_t{slot} * (MatrixParts<E>::kParts * kChunkMatrix);
+  __syncwarp();
+  const bool is_zero = column / 16 > warp;
+#pragma unroll
+  for (int i = 0; i < Partition::kCount; ++i) {
+    const int row = kWarpTokens * warp + lane.index / Partition::T::kVectorsPerRow + i * Partition::kRowStep;
+    const int offset = static_cast<int>(rows.part(0).at(row, column) - rows.data);
+#pragma unroll
+    for (int part = 0; part < MatrixParts<E>::kParts; ++part) {
+      const int at = offset + part * static_cast<int>(kChunkMatrix);
+      const uint4 vector = is_zero ? uint4{} : *reinterpret_cast<const uint4*>(rows.data + at);
+      if (!is_zero || with_zeros) store_vector(to + at, vector);
+    }
+  }
+  __syncwarp();
+}
+
+// From 16 columns of Q K^T and K K^T to those of A_qk and A_xk: row r, column i are the products by the norms and the
+// decay from i to r, gamma_r / gamma_i. Zeros above the diagonal; A_xk has something on it that nobody reads.
+__device__ inline void to_chunk_block(Accumulator* qk, Accumulator* kk, const ChunkGates& gates, int warp, int n,
+                                      const Lane& lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = kWarpTokens * warp + lane.row(half);
+    const float high = gates.log2_gamma_high[r];
+    const float query_row = gates.query_row[r];
+    const float key_row = gates.key_row[r];
+    const float mix_row = gates.mix_row[r];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int i = 16 * n + lane.pair(j);
+      const float2 highs = *reinterpret_cast<const float2*>(gates.log2_gamma_high + i);
+      const float2 columns = *reinterpret_cast<const float2*>(gates.key_column + i);
+      const float decays[2] = {exp2_approx(high - highs.x) * columns.x, exp2_approx(high - highs.y) * columns.y};
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float decay = i + e <= r ? decays[e] : 0.0F;
+        float& q_product = qk[j].x[2 * half + e];
+        float& k_product = kk[j].x[2 * half + e];
+        k_product = decay * (key_row * k_product + mix_row * q_product);
+        q_product *= decay * query_row;
+      }
+    }
+  }
+}
+
+// 16 columns of A = diag(erase) A_xk.
+__device__ inline void store_erased_block(const SquareTile& A, const Accumulator* A_xk, const ChunkGates& gates,
+                                          int warp, int n, const Lane& lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = kWarpTokens * warp + lane.row(half);
+    const float erase = gates.erase[r];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      *reinterpret_cast<float2*>(A.at(r, 16 * n + lane.pair(j))) = {erase * A_xk[j].x[2 * half],
+                                                                    erase * A_xk[j].x[2 * half + 1]};
+    }
+  }
 }
 
 // 16 bytes of each part of an operand, from a row of float32.
@@ -183,364 +310,223 @@ __device__ inline void split_vector(uint4 (&parts)[1], const float* row) {
   parts[0] = *reinterpret_cast<const uint4*>(row);
 }
 
-// The inverses of the four 16 x 16 diagonal blocks of I + A by forward substitution, a column for each of the first 64
-// threads.
-__device__ void invert_diagonal_blocks(const float* A, float* T) {
-  const int block = static_cast<int>(threadIdx.x) / 16 * 16;
-  const int column = static_cast<int>(threadIdx.x) % 16;
-  float x[16];
-#pragma unroll
-  for (int r = 0; r < 16; ++r) {
-    const float* row = A + (block + r) * kStride + block;
-    float value = r == column ? 1.0F : 0.0F;
-#pragma unroll
-    for (int i = 0; i < r; i += 4) {
-      const float4 a = *reinterpret_cast<const float4*>(row + i);
-      value -= a.x * x[i];
-      if (i + 1 < r) value -= a.y * x[i + 1];
-      if (i + 2 < r) value -= a.z * x[i + 2];
-      if (i + 3 < r) value -= a.w * x[i + 3];
-    }
-    x[r] = value;
-    T[(block + r) * kStride + block + column] = value;
-  }
-}
-
-// A view of a float matrix of row stride kStride, as operands of products.
-struct SquareTile {
-  float* data;
-  [[nodiscard]] __device__ float* at(int row, int column) const { return data + row * kStride + column; }
-  [[nodiscard]] __device__ SquareTile block(int row, int column) const { return {at(row, column)}; }
-};
-
-// A[m][k] of 16 x 16 elements.
-__device__ inline FragmentA<float> load_a(const SquareTile& from, const Lane& lane) {
-  FragmentA<float> a;
-#pragma unroll
-  for (int s = 0; s < 2; ++s) {
-    const float2 upper = *reinterpret_cast<const float2*>(from.at(lane.row(0), lane.pair(s)));
-    const float2 lower = *reinterpret_cast<const float2*>(from.at(lane.row(1), lane.pair(s)));
-    a.x[s][0] = upper.x, a.x[s][1] = lower.x, a.x[s][2] = upper.y, a.x[s][3] = lower.y;
-  }
-  return a;
-}
-// B[k][n] of 16 x 8 elements.
-__device__ inline FragmentB<float> load_b(const SquareTile& from, const Lane& lane) {
-  FragmentB<float> b;
-#pragma unroll
-  for (int s = 0; s < 2; ++s) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) b.x[s][i] = *from.at(lane.pair(s) + i, lane.row(0));
-  }
-  return b;
-}
-__device__ inline void store(const SquareTile& to, const Accumulator& acc, float sign, const Lane& lane) {
-  *reinterpret_cast<float2*>(to.at(lane.row(0), lane.pair(0))) = {sign * acc.x[0], sign * acc.x[1]};
-  *reinterpret_cast<float2*>(to.at(lane.row(1), lane.pair(0))) = {sign * acc.x[2], sign * acc.x[3]};
-}
-
-// Eight columns of out = sign left right by one warp, for matrices of kBlocks x kBlocks blocks of 16 x 16. Blocks of
-// `right` above row block `first` are zero, and those of a lower triangular `left` above its diagonal; neither is read.
-template <int kBlocks, bool kLeftIsLower>
-__device__ inline void matmul_columns(float sign, const SquareTile& left, const SquareTile& right, int first,
-                                      const SquareTile& out, const Lane& lane) {
-  FragmentB<float> b[kBlocks]{};
-#pragma unroll
-  for (int k = 0; k < kBlocks; ++k) {
-    if (k >= first) b[k] = load_b(right.block(16 * k, 0), lane);
-  }
-#pragma unroll
-  for (int m = 0; m < kBlocks; ++m) {
-    Accumulator acc;
-#pragma unroll
-    for (int k = 0; k < kBlocks; ++k) {
-      if (k >= first && (!kLeftIsLower || k <= m)) mma(acc, load_a(left.block(16 * m, 16 * k), lane), b[k]);
-    }
-    store(out.block(16 * m, 0), acc, sign, lane);
-  }
-}
-
-// T21 = -T2 A21 T1, the lower left of the inverse of [I + A1, 0; A21, I + A2], in squares of 16 kBlocks. A warp has
-// eight columns of it, for which it needs nothing from other warps; the first product goes through `scratch`.
-template <int kBlocks>
-__device__ inline void merge_inverses(const SquareTile& A, const SquareTile& T, const SquareTile& scratch, int at,
-                                      int column, const Lane& lane) {
-  constexpr int kSize = 16 * kBlocks;
-  const SquareTile here = scratch.block(at, at + kSize + column);
-  matmul_columns<kBlocks, false>(1.0F, A.block(at + kSize, at), T.block(at, at + column), column / 16, here, lane);
-  __syncwarp();
-  matmul_columns<kBlocks, true>(-1.0F, T.block(at + kSize, at + kSize), here, 0, T.block(at + kSize, at + column),
-                                lane);
-}
-
-// T = (I + A)^-1, A strictly lower triangular: the diagonal blocks, then twice the merge of two neighbours, in float32
-// (three tf32 products). The blocks of A above the diagonal are scratch.
-__device__ void invert_unit_lower(float* A, float* T, int warp, const Lane& lane) {
-  if (threadIdx.x < kChunk) invert_diagonal_blocks(A, T);
-  __syncthreads();
-  merge_inverses<1>({A}, {T}, {A}, warp / 2 * 32, warp % 2 * 8, lane);
-  __syncthreads();
-  merge_inverses<2>({A}, {T}, {A}, 0, 8 * warp, lane);
-  __syncthreads();
-}
-
-template <class E, int kKeyDim>
-constexpr int prepare_shared_bytes() {
-  const int tiles = 2 * Tile<E, kChunk, kKeyDim>::kElements * static_cast<int>(sizeof(E));
-  const int matrices = 2 * kChunk * kStride * static_cast<int>(sizeof(float));
-  return tiles > matrices ? tiles : matrices;
-}
-
-// A warp's 16 rows of Q K^T and K K^T, up to the diagonal block.
-template <class E, int kKeyDim>
-__device__ inline void multiply_keys(Accumulator (&qk)[8], Accumulator (&kk)[8], const Tile<E, kChunk, kKeyDim>& q,
-                                     const Tile<E, kChunk, kKeyDim>& k, bool erases, int warp, const Lane& lane) {
-  for (int inner = 0; inner < kKeyDim; inner += 16) {
-    const FragmentA<E> q_rows = load_a(q, 16 * warp, inner, lane);
-    const FragmentA<E> k_rows = load_a(k, 16 * warp, inner, lane);
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      if (n > warp) break;
-      const FragmentBPair<E> keys = load_b(k, 16 * n, inner, lane);
-      mma(qk[2 * n], qk[2 * n + 1], q_rows, keys);
-      if (erases) mma(kk[2 * n], kk[2 * n + 1], k_rows, keys);
-    }
-  }
-}
-
-// From Q K^T and K K^T to A_qk and A_xk, the warp's rows of them, with zeros above the diagonal: row r, column i are
-// the products by the norms and the decay from i to r, gamma_r / gamma_i.
-__device__ inline void to_chunk_matrices(const PrepareArgs& a, Accumulator (&qk)[8], Accumulator (&kk)[8],
-                                         const ChunkGates& gates, int warp, const Lane& lane) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = 16 * warp + lane.row(half);
-    const float high = gates.log2_gamma_high[r];
-    const float low = gates.log2_gamma_low[r];
-    const float inv_norm_q = gates.inv_norm_q[r];
-    const float inv_norm_k = gates.inv_norm_k[r];
-    const float mix = gates.mix[r];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      if (j > 2 * warp + 1) break;
-      const int i = lane.pair(j);
-      const float2 highs = *reinterpret_cast<const float2*>(gates.log2_gamma_high + i);
-      const float2 lows = *reinterpret_cast<const float2*>(gates.log2_gamma_low + i);
-      const float2 norms = *reinterpret_cast<const float2*>(gates.inv_norm_k + i);
-      const float gamma_k[2] = {i <= r ? exp2_approx((high - highs.x) + (low - lows.x)) * norms.x : 0.0F,
-                                i + 1 <= r ? exp2_approx((high - highs.y) + (low - lows.y)) * norms.y : 0.0F};
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float& q_product = qk[j].x[2 * half + e];
-        float& k_product = kk[j].x[2 * half + e];
-        q_product *= gamma_k[e] * inv_norm_q;
-        k_product = i + e < r ? gamma_k[e] * inv_norm_k * k_product + mix * q_product : 0.0F;
-        q_product *= a.scale;
-      }
-    }
-  }
-}
-
-// The warp's rows of a chunk matrix, to the workspace: up to the diagonal, or with `whole` all of them.
-template <class E>
-__device__ inline void store_rows(void* matrices, std::int64_t slot, const Accumulator (&rows)[8], bool whole, int warp,
-                                  const Lane& lane) {
-  const Tile<E, kChunk, kChunk> to{static_cast<E*>(matrices) + slot * operand_parts(kIsBf16<E>) * kChunkMatrix};
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    if (!whole && j > 2 * warp + 1) break;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      E* at = to.at(16 * warp + lane.row(half), lane.pair(j));
-      store_split_pair(at, rows[j].x[2 * half], rows[j].x[2 * half + 1]);
-    }
-  }
-}
-
-// A = diag(erase) A_xk, the warp's rows, to shared memory.
-__device__ inline void store_erased_rows(float* A, const Accumulator (&A_xk)[8], const ChunkGates& gates, int warp,
-                                         const Lane& lane) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = 16 * warp + lane.row(half);
-    const float erase = gates.erase[r];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      if (j > 2 * warp + 1) break;
-      *reinterpret_cast<float2*>(A + r * kStride + lane.pair(j)) = {erase * A_xk[j].x[2 * half],
-                                                                    erase * A_xk[j].x[2 * half + 1]};
-    }
-  }
-}
-
 // T as operands of products: to shared memory, and to the workspace. Blocks above the diagonal are zeros.
-template <class E, int kParts>
-__device__ inline void store_inverse(const PrepareArgs& a, std::int64_t slot, const float* T,
-                                     const Tile<E, kChunk, kChunk> (&tiles)[kParts]) {
-  using Matrix = Tile<E, kChunk, kChunk>;
-  E* const to = static_cast<E*>(a.out.T) + slot * kParts * kChunkMatrix;
-#pragma unroll 2
-  for (int i = static_cast<int>(threadIdx.x); i < kChunk * Matrix::kVectorsPerRow; i += kThreads) {
-    const int row = i / Matrix::kVectorsPerRow;
-    const int column = i % Matrix::kVectorsPerRow * Matrix::kVector;
+template <class E>
+__device__ inline void store_inverse(void* inverses, int slot, const float* T, const MatrixParts<E>& tiles) {
+  constexpr int kParts = MatrixParts<E>::kParts;
+  using Partition = TilePartition<kThreads, E, kChunk, kChunk>;
+  const Partition partition;
+  E* const to = static_cast<E*>(inverses) + std::int64_t{slot} * (kParts * kChunkMatrix);
+#pragma unroll
+  for (int i = 0; i < Partition::kCount; ++i) {
+    const int row = partition.row + i * Partition::kRowStep;
     uint4 parts[kParts]{};
-    if (column / 16 <= row / 16) split_vector(parts, T + row * kStride + column);
-    const auto offset = tiles[0].at(row, column) - tiles[0].data;
+    if (partition.column / 16 <= row / 16) split_vector(parts, T + row * kStride + partition.column);
+    const auto offset = tiles.part(0).at(row, partition.column) - tiles.data;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      *reinterpret_cast<uint4*>(tiles[part].data + offset) = parts[part];
-      *reinterpret_cast<uint4*>(to + part * kChunkMatrix + offset) = parts[part];
+      *reinterpret_cast<uint4*>(tiles.data + part * kChunkMatrix + offset) = parts[part];
+      store_vector(to + part * kChunkMatrix + offset, parts[part]);
     }
   }
 }
 
-// The warp's rows of A_qk T, in the place of A_qk. Of split operands the product of the low parts is left out.
-template <class E, int kParts>
-__device__ inline void multiply_inverse(Accumulator (&A_qk)[8], const Tile<E, kChunk, kChunk> (&T)[kParts], int warp,
-                                        const Lane& lane) {
-  FragmentA<E> rows[kParts][4];
+// A_qk T. Of split operands the product of the low parts is left out.
+template <class E>
+__device__ inline void multiply_inverse(Accumulator (&product)[8], const SplitBlock<E> (&A_qk)[kKSteps],
+                                        const MatrixParts<E>& T, const Lane& lane) {
+  mma_fence<E>(product);
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    rows[0][k] = to_fragment_a<E>(A_qk[2 * k], A_qk[2 * k + 1]);
-    if constexpr (kParts == 2) {
-      Accumulator low[2];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const Accumulator rounded = to_accumulator(rows[0][k], half);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) low[half].x[i] = A_qk[2 * k + half].x[i] - rounded.x[i];
-      }
-      rows[1][k] = to_fragment_a<E>(low[0], low[1]);
+  for (int k = 0; k < kKSteps; ++k) {
+    if constexpr (SplitBlock<E>::kParts == 2) {
+      tile_mma<kChunk, true>(product, A_qk[k].parts[1], T.part(0), 16 * k, 0, lane);
+      tile_mma<kChunk, true>(product, A_qk[k].parts[0], T.part(1), 16 * k, 0, lane);
     }
+    tile_mma<kChunk, true>(product, A_qk[k].parts[0], T.part(0), 16 * k, 0, lane);
   }
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-    A_qk[2 * n] = A_qk[2 * n + 1] = Accumulator();
-#pragma unroll
-    for (int k = n; k < 4; ++k) {
-      if (k > warp) break;
-      const FragmentBPair<E> high = load_b_transposed(T[0], 16 * k, 16 * n, lane);
-      if constexpr (kParts == 2) {
-        mma(A_qk[2 * n], A_qk[2 * n + 1], rows[1][k], high);
-        mma(A_qk[2 * n], A_qk[2 * n + 1], rows[0][k], load_b_transposed(T[1], 16 * k, 16 * n, lane));
-      }
-      mma(A_qk[2 * n], A_qk[2 * n + 1], rows[0][k], high);
-    }
-  }
+  mma_commit_and_wait<E>(product);
 }
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+// q and k, then in the same memory the float32 matrices A and T, then T as operands and a stage for A_qk T.
+template <class E, int kKeyDim>
+struct PrepareMemory {
+  static constexpr int kTileBytes = 2 * Tile<E, kChunk, kKeyDim>::kElements * static_cast<int>(sizeof(E));
+  static constexpr int kMatrixBytes = kChunk * kStride * static_cast<int>(sizeof(float));
+  static constexpr int kBytes = kTileBytes > 2 * kMatrixBytes ? kTileBytes : 2 * kMatrixBytes;
+  static_assert(MatrixParts<E>::kParts * kChunkMatrix * static_cast<int>(sizeof(E)) <= kMatrixBytes);
+  unsigned char* data;
+
+  [[nodiscard]] __device__ Tile<E, kChunk, kKeyDim> q() const { return {reinterpret_cast<E*>(data)}; }
+  [[nodiscard]] __device__ Tile<E, kChunk, kKeyDim> k() const { return {q().data + kChunk * kKeyDim}; }
+  [[nodiscard]] __device__ float* A() const { return reinterpret_cast<float*>(data); }
+  [[nodiscard]] __device__ float* T() const { return reinterpret_cast<float*>(data + kMatrixBytes); }
+  [[nodiscard]] __device__ MatrixParts<E> T_operands() const { return {reinterpret_cast<E*>(data)}; }
+  [[nodiscard]] __device__ MatrixParts<E> stage() const { return {reinterpret_cast<E*>(data + kMatrixBytes)}; }
+};
+
+struct KeyMaps {
+  TensorMap q, k;
+};
+
+// Brings q and k of a chunk: begin(), then after a barrier of the block wait(). By all threads ...
+template <class E, int kKeyDim>
+class ThreadCopies {
+ public:
+  using Tiles = PrepareMemory<E, kKeyDim>;
+  __device__ void begin(const PrepareArgs& a, const KeyMaps& /*maps*/, const ChunkRange& range, int head,
+                        const Tiles& tiles) {
+    load_tile<kThreads>(tiles.q(), chunk_rows(a.q, range, head), range.tokens, a.dims.key_dim);
+    load_tile<kThreads>(tiles.k(), chunk_rows(a.k, range, head), range.tokens, a.dims.key_dim);
+    cp_async_commit();
+  }
+  // Before the barrier, then after it.
+  __device__ void finish_own() {
+    cp_async_wait<0>();
+    fence_async_proxy();
+  }
+  __device__ void wait(const PrepareArgs& /*a*/, const ChunkRange& /*range*/, const Tiles& /*tiles*/) {}
+};
+// ... or by the copy engine, in bf16.
+template <int kKeyDim>
+class EngineCopies {
+ public:
+  using Tiles = PrepareMemory<bf16, kKeyDim>;
+  __device__ EngineCopies() : there_(barrier()) {}
+  __device__ void begin(const PrepareArgs& a, const KeyMaps& maps, const ChunkRange& range, int head,
+                        const Tiles& tiles) {
+    if (threadIdx.x != kThreads - 32) return;  // of the warp that has no gate to load
+    there_.init(1);
+    there_.expect(Tiles::kTileBytes);
+#pragma unroll
+    for (int panel = 0; panel < kKeyDim / kBlockV; ++panel) {
+      const BoxOrigin at{panel * kBlockV, static_cast<int>(range.first), head, static_cast<int>(range.batch)};
+      copy_box(tiles.q().data + panel * kChunk * kBlockV, maps.q, at, there_);
+      copy_box(tiles.k().data + panel * kChunk * kBlockV, maps.k, at, there_);
+    }
+  }
+  __device__ void finish_own() {}
+  __device__ void wait(const PrepareArgs& a, const ChunkRange& range, const Tiles& tiles) {
+    there_.wait(0);
+    // Behind the end of a packed sequence are the tokens of the next one, where there should be zeros.
+    if (a.chunks.cu_seqlens == nullptr || range.tokens == kChunk) return;
+    clear_rows(tiles.q(), range.tokens, 0, kThreads);
+    clear_rows(tiles.k(), range.tokens, 0, kThreads);
+    fence_async_proxy();
+    __syncthreads();
+  }
+
+ private:
+  static __device__ CopyBarrier& barrier() {
+    __shared__ CopyBarrier there;
+    return there;
+  }
+  CopyBarrier& there_;
+};
 
 // More blocks hide each other's latencies; other widths would pay for it with spills.
 template <class E, int kKeyDim>
-constexpr int kMinBlocksPerSm = kIsBf16<E>&& kKeyDim == 128 ? 6 : 1;
+constexpr int kMinBlocksPerSm = kIsBf16<E>&& kKeyDim == 128 ? 5 : 1;
 
-template <class E, int kKeyDim>
-__global__ void __launch_bounds__(kThreads, kMinBlocksPerSm<E, kKeyDim>) prepare_kernel(const PrepareArgs a) {
-  extern __shared__ __align__(1024) unsigned char memory[];
+template <class E, int kKeyDim, class Copies>
+__global__ void __launch_bounds__(kThreads, kMinBlocksPerSm<E, kKeyDim>)
+    prepare_kernel(const PrepareArgs a, const __grid_constant__ KeyMaps maps) {
+  extern __shared__ __align__(1024) unsigned char memory_bytes[];
   __shared__ ChunkGates gates;
-  const Tile<E, kChunk, kKeyDim> q{reinterpret_cast<E*>(memory)};
-  const Tile<E, kChunk, kKeyDim> k{q.data + kChunk * kKeyDim};
-  // Reuses the memory of the tiles after the products.
-  auto* A = reinterpret_cast<float*>(memory);
-  float* T = A + kChunk * kStride;
+  const PrepareMemory<E, kKeyDim> memory{memory_bytes};
+  const MatrixParts<E> stage = memory.stage();
   const Lane lane;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const std::int64_t slot = blockIdx.x;
-  const int head = static_cast<int>(slot % a.dims.value_heads);
-  const int q_head = head / a.dims.group_size;
+  const int slot = static_cast<int>(blockIdx.x);
+  const int chunk = slot / a.dims.value_heads;
+  const int head = slot - chunk * a.dims.value_heads;
   ptx::let_next_begin();
   ptx::wait_for_previous();
-  const ChunkRange range = chunk_range(a.chunks, slot / a.dims.value_heads);
+  const ChunkRange range = chunk_range(a.chunks, chunk);
 
-  RuleInputs<float> gate_inputs[2];  // on their way while the tiles are
-  if (warp == 0) load_gates(gate_inputs, a, range, head, lane);
-  load_tile<kThreads>(q, chunk_rows(a.q, range, q_head), range.tokens, a.dims.key_dim);
-  load_tile<kThreads>(k, chunk_rows(a.k, range, q_head), range.tokens, a.dims.key_dim);
-  cp_async_commit();
-  cp_async_wait<0>();
+  Copies copies;
+  copies.begin(a, maps, range, head / a.dims.group_size, memory);
+  load_gates(a, range, head, gates, warp, lane);
+  copies.finish_own();
   __syncthreads();
-  compute_norms(a, q, k, gates, warp, lane);
-  __syncthreads();
-  if (warp == 0) compute_gates(a, gate_inputs, range.tokens, a.out.factors + slot * (kFactors * kChunk), gates, lane);
+  copies.wait(a, range, memory);
 
-  Accumulator A_qk[8], A_xk[8];  // first the products of the rows
-  multiply_keys(A_qk, A_xk, q, k, a.erases, warp, lane);
+  const RowNorm q_norm = row_norm(memory.q(), a.qk_l2norm, warp, lane);
+  const RowNorm k_norm = row_norm(memory.k(), a.qk_l2norm, warp, lane);
+  if (lane.index < kWarpTokens) {
+    write_factors(a, q_norm, k_norm, range.tokens, a.out.factors + std::int64_t{slot} * (kFactors * kChunk), gates,
+                  kWarpTokens * warp + lane.index);
+  }
+  Accumulator qk[8], kk[8];
+  multiply_keys(qk, kk, memory.q(), memory.k(), warp, lane);
   __syncthreads();  // the tiles have been read, the gates written
-  to_chunk_matrices(a, A_qk, A_xk, gates, warp, lane);
-  if (a.out.A_qk != nullptr) store_rows<E>(a.out.A_qk, slot, A_qk, !a.erases, warp, lane);
+
+  SplitBlock<E> A_qk[kKSteps];
+#pragma unroll
+  for (int n = 0; n < kKSteps; ++n) {
+    if (n > warp) break;
+    to_chunk_block(qk + 2 * n, kk + 2 * n, gates, warp, n, lane);
+    A_qk[n] = split_block<E>(qk[2 * n], qk[2 * n + 1]);
+    if (a.out.A_qk != nullptr) stage.set_block(warp, n, A_qk[n], lane);
+    if (a.erases) store_erased_block({memory.A()}, kk + 2 * n, gates, warp, n, lane);
+  }
+  if (a.out.A_qk != nullptr) store_rows(a.out.A_qk, slot, stage, !a.erases, warp, lane);
   if (!a.erases) return;
-  if (a.out.A_xk != nullptr) store_rows<E>(a.out.A_xk, slot, A_xk, false, warp, lane);
-  store_erased_rows(A, A_xk, gates, warp, lane);
-  __syncthreads();
-  invert_unit_lower(A, T, warp, lane);
-  Tile<E, kChunk, kChunk> T_tiles[operand_parts(kIsBf16<E>)];  // in the place of A
-  for (auto& tile : T_tiles) tile.data = reinterpret_cast<E*>(memory) + (&tile - T_tiles) * kChunkMatrix;
-  store_inverse(a, slot, T, T_tiles);
-  __syncthreads();
-  multiply_inverse(A_qk, T_tiles, warp, lane);
-  store_rows<E>(a.out.A_qkT, slot, A_qk, true, warp, lane);
-}
-
-// The tables of packed sequences, by one block.
-__global__ void build_chunk_tables_kernel(const Chunks chunks, const Segments segments) {
-  if (threadIdx.x == 0) {
-    std::int64_t chunk_sum = 0;
-    std::int64_t segment_sum = 0;
-    for (std::int64_t n = 0; n < chunks.sequences; ++n) {
-      chunks.first_chunk[n] = chunk_sum;
-      segments.first_segment[n] = segment_sum;
-      const std::int64_t tokens = chunks.cu_seqlens[n + 1] - chunks.cu_seqlens[n];
-      const std::int64_t count = (tokens + kChunk - 1) / kChunk;
-      chunk_sum += count;
-      if (segments.fixed) {
-        segment_sum += tokens / (segments.chunks * kChunk) + 1;
-      } else {
-        segment_sum += count <= segments.chunks ? 1 : (count + segments.chunks - 1) / segments.chunks;
-      }
+  if (a.out.A_xk != nullptr) {
+#pragma unroll
+    for (int n = 0; n < kKSteps; ++n) {
+      if (n > warp) break;
+      stage.set_block(warp, n, split_block<E>(kk[2 * n], kk[2 * n + 1]), lane);
     }
-    chunks.first_chunk[chunks.sequences] = chunk_sum;
-    segments.first_segment[chunks.sequences] = segment_sum;
-    segments.first_chunk[segment_sum] = chunk_sum;
+    store_rows(a.out.A_xk, slot, stage, false, warp, lane);
   }
   __syncthreads();
-  for (std::int64_t n = threadIdx.x; n < chunks.sequences; n += blockDim.x) {
-    for (std::int64_t c = chunks.first_chunk[n]; c < chunks.first_chunk[n + 1]; ++c)
-      chunks.sequence[c] = static_cast<std::int32_t>(n);
-    for (std::int64_t s = segments.first_segment[n]; s < segments.first_segment[n + 1]; ++s) {
-      segments.sequence[s] = static_cast<std::int32_t>(n);
-      segments.first_chunk[s] = chunks.first_chunk[n] + (s - segments.first_segment[n]) * segments.chunks;
-    }
+  invert_unit_lower(memory.A(), memory.T(), warp, lane);
+  store_inverse(a.out.T, slot, memory.T(), memory.T_operands());
+  fence_async_proxy();
+  __syncthreads();
+  Accumulator A_qkT[8];
+  multiply_inverse(A_qkT, A_qk, memory.T_operands(), lane);
+#pragma unroll
+  for (int n = 0; n < kKSteps; ++n) {
+    if (n > warp) break;
+    stage.set_block(warp, n, split_block<E>(A_qkT[2 * n], A_qkT[2 * n + 1]), lane);
   }
+  store_rows(a.out.A_qkT, slot, stage, true, warp, lane);
 }
 
-template <class E, int kKeyDim>
-void launch(const Context& context, const PrepareArgs& args) {
-  constexpr int kMemory = prepare_shared_bytes<E, kKeyDim>();
-  allow_shared_memory(context, reinterpret_cast<const void*>(prepare_kernel<E, kKeyDim>), kMemory);
+template <class E, int kKeyDim, class Copies>
+void launch(const Context& context, const PrepareArgs& args, const KeyMaps& maps) {
+  constexpr int kMemory = PrepareMemory<E, kKeyDim>::kBytes;
+  const auto kernel = prepare_kernel<E, kKeyDim, Copies>;
+  allow_shared_memory(context, reinterpret_cast<const void*>(kernel), kMemory);
   const auto blocks = static_cast<unsigned>(args.chunks.total * args.dims.value_heads);
-  launch_overlapped(context, "recurrence prepare", prepare_kernel<E, kKeyDim>, blocks, kThreads, kMemory, args);
+  launch_overlapped(context, "recurrence prepare", kernel, blocks, kThreads, kMemory, args, maps);
 }
 
-template <class E>
-void launch_key_dim(const Context& context, const PrepareArgs& args) {
-  switch (padded_key_dim(args.dims.key_dim)) {
-    case 64:
-      return launch<E, 64>(context, args);
-    case 128:
-      return launch<E, 128>(context, args);
-    default:
-      return launch<E, kMaxKeyDim>(context, args);
-  }
+template <int kKeyDim>
+void launch_key_dim(const Context& context, const PrepareArgs& args, bool bf16_operands) {
+  const auto fits = [](const TokensIn& tensor) { return tensor.bf16 && tensor.aligned16; };
+  if (!bf16_operands) return launch<float, kKeyDim, ThreadCopies<float, kKeyDim>>(context, args, {});
+  if (!has_tensor_copies(context) || !fits(args.q) || !fits(args.k))
+    return launch<bf16, kKeyDim, ThreadCopies<bf16, kKeyDim>>(context, args, {});
+  const TensorExtents keys{args.dims.key_dim, args.tokens, args.dims.heads, args.batch};
+  launch<bf16, kKeyDim, EngineCopies<kKeyDim>>(
+      context, args, {.q = tensor_map(args.q, keys, kChunk), .k = tensor_map(args.k, keys, kChunk)});
 }
 
 }  // namespace
 
 void launch_prepare(const Context& context, const PrepareArgs& args, bool bf16_operands) {
-  bf16_operands ? launch_key_dim<bf16>(context, args) : launch_key_dim<float>(context, args);
-}
-
-void launch_build_chunk_tables(const Context& context, const Chunks& chunks, const Segments& segments) {
-  build_chunk_tables_kernel<<<1, 256, 0, context.stream()>>>(chunks, segments);
-  check_launch("recurrence build_chunk_tables");
+  switch (padded_key_dim(args.dims.key_dim)) {
+    case 64:
+      return launch_key_dim<64>(context, args, bf16_operands);
+    case 128:
+      return launch_key_dim<128>(context, args, bf16_operands);
+    default:
+      return launch_key_dim<kMaxKeyDim>(context, args, bf16_operands);
+  }
 }
 
 }  // namespace qdelta::cuda

@@ -380,14 +380,6 @@ class CopyEnginePipeline {
     fence_async_proxy();
     named_barrier(1, blocks_ * kWarpgroupThreads);
   }
-  // Rows from `from` on, by so many threads.
-  template <int kWidth>
-  static __device__ void clear_rows(const Tile<bf16, kChunk, kWidth>& tile, int from, int first_thread, int threads) {
-    using Rows = Tile<bf16, kChunk, kWidth>;
-    for (int i = from * Rows::kVectorsPerRow + static_cast<int>(threadIdx.x) - first_thread;
-         i < kChunk * Rows::kVectorsPerRow; i += threads)
-      *reinterpret_cast<uint4*>(tile.at(i / Rows::kVectorsPerRow, i % Rows::kVectorsPerRow * Rows::kVector)) = uint4{};
-  }
 
   const Dims& dims_;
   const Chunks& chunks_;

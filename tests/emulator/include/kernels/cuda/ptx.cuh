@@ -1,6 +1,7 @@
 // What src/kernels/cuda/ptx.cuh has, for tests/emulator: the instructions as PTX's documentation describes them.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -71,6 +72,16 @@ inline void ldmatrix(const char* name, std::uint32_t (&x)[4], const void* row, b
 }
 inline void ldmatrix_x4(std::uint32_t (&x)[4], const void* row) { ldmatrix("ldmatrix", x, row, false); }
 inline void ldmatrix_x4_trans(std::uint32_t (&x)[4], const void* row) { ldmatrix("ldmatrix.trans", x, row, true); }
+
+inline constexpr bool kHasStmatrix = true;
+inline void stmatrix_x4(void* row, const std::uint32_t (&x)[4]) {
+  const FromLanes<std::array<std::uint32_t, 4>> lanes("stmatrix", {x[0], x[1], x[2], x[3]});
+  const int matrix = emulator::lane() / 8;
+  for (int quad = 0; quad < 4; ++quad) {
+    const std::uint32_t pair = lanes[emulator::lane() % 8 * 4 + quad][static_cast<std::size_t>(matrix)];
+    std::memcpy(static_cast<unsigned char*>(row) + 4 * quad, &pair, sizeof(pair));
+  }
+}
 
 inline std::uint32_t transpose_8x8(std::uint32_t pair) {
   const FromLanes<std::uint32_t> pairs("movmatrix", pair);
