@@ -40,7 +40,7 @@ struct Thread {
   std::uint64_t exchanges = 0, barriers = 0, cluster_barriers = 0;  // that this thread has come to
   std::deque<std::vector<Copy>> groups;                             // committed
   std::vector<Copy> copies;                                         // not yet
-  std::vector<std::function<void()>> products;
+  std::vector<std::function<void()>> products, stores;
 };
 
 // A lane may be one exchange ahead of another at most, so two buffers are enough.
@@ -129,11 +129,13 @@ void start(Thread& thread, const std::function<void()>& body) {
   thread.groups.clear();
   thread.copies.clear();
   thread.products.clear();
+  thread.stores.clear();
   thread.fiber = context::fiber(std::allocator_arg, context::pooled_fixedsize_stack(stacks),
                                 [&body, &thread](context::fiber&& from) {
                                   scheduler = std::move(from);
                                   body();
                                   if (!thread.products.empty()) give_up("products that were never waited for");
+                                  if (!thread.stores.empty()) give_up("stores that were never waited for");
                                   thread.done = true;
                                   return std::move(scheduler);
                                 });
@@ -297,14 +299,22 @@ void wait_for_copies(int newest) {
   }
 }
 
-void multiply_later(std::function<void()> product) {
-  if (!runs_late()) return product();
-  running->products.push_back(std::move(product));
+namespace {
+
+void do_later(std::vector<std::function<void()>>& list, std::function<void()> work) {
+  if (!runs_late()) return work();
+  list.push_back(std::move(work));
+}
+void finish(std::vector<std::function<void()>>& list) {
+  for (const auto& work : std::exchange(list, {})) work();
 }
 
-void finish_products() {
-  for (const auto& product : std::exchange(running->products, {})) product();
-}
+}  // namespace
+
+void multiply_later(std::function<void()> product) { do_later(running->products, std::move(product)); }
+void finish_products() { finish(running->products); }
+void store_later(std::function<void()> store) { do_later(running->stores, std::move(store)); }
+void finish_stores() { finish(running->stores); }
 
 void init(Mbarrier& barrier, int arrivals) {
   barrier = {0, static_cast<std::uint16_t>(arrivals), static_cast<std::uint8_t>(arrivals), 0};

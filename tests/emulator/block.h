@@ -53,6 +53,9 @@ void wait_for_copies(int newest);
 // wgmma: products of the thread that runs, each of them its own elements.
 void multiply_later(std::function<void()> product);
 void finish_products();
+// Bulk copies from shared memory that the thread started.
+void store_later(std::function<void()> store);
+void finish_stores();
 
 // An mbarrier, in the kernel's shared memory.
 struct Mbarrier {

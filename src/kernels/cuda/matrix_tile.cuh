@@ -48,10 +48,11 @@ struct Tile {
   static_assert(kWidth % kPanel == 0 && kTileRows % 8 == 0);
   E* data;
 
-  __device__ E* at(int row, int column) const {
-    return data + (column / kPanel * kTileRows + row) * kPanel + (((column % kPanel / kVector) ^ (row & 7)) * kVector) +
+  [[nodiscard]] __device__ static int offset(int row, int column) {
+    return (column / kPanel * kTileRows + row) * kPanel + (((column % kPanel / kVector) ^ (row & 7)) * kVector) +
            column % kVector;
   }
+  __device__ E* at(int row, int column) const { return data + offset(row, column); }
 };
 
 // Two adjacent elements of a row, the first in an even column.

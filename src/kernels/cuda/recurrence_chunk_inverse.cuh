@@ -1,116 +1,106 @@
-// T = (I + A)^-1 for the strictly lower triangular A of a chunk, in float32: forward substitution for the 16 x 16
-// blocks on the diagonal, then twice
+// T = (I + A)^-1 for the strictly lower triangular A of a chunk, in blocks of 16 x 16: substitution in float32 for
+// those on the diagonal, then twice
 //
 //   [I + A1,      0]^-1   [         T1,  0]
 //   [   A21, I + A2]    = [-T2 A21 T1,  T2]
+//
+// in products of split operands with float32 sums. Warp w has row w of the blocks of A and T.
 #pragma once
 
-#include "kernels/cuda/matrix_tile.cuh"
-#include "kernels/cuda/recurrence_chunk_args.h"
+#include "kernels/cuda/recurrence_chunk_blocks.cuh"
 
 namespace qdelta::cuda {
 
-// Row stride of a float matrix: eight rows fall into different banks.
-inline constexpr int kStride = kChunk + 4;
+// The blocks of A on the diagonal, transposed: columns[b][i] is column i of block b, of which what is above the
+// diagonal of A or on it is not read. In rows of so many floats that a warp's stores fall into different banks.
+struct DiagonalBlocks {
+  alignas(16) float columns[kBlocks][kBlock][kBlock + 4];
 
-// The inverses of the four blocks on the diagonal, a column for each of the first 64 threads.
-__device__ inline void invert_diagonal_blocks(const float* A, float* T) {
-  const int block = static_cast<int>(threadIdx.x) / 16 * 16;
-  const int column = static_cast<int>(threadIdx.x) % 16;
-  float x[16];
+  __device__ void set(int block, const Accumulator* A, const Lane& lane) {
 #pragma unroll
-  for (int r = 0; r < 16; ++r) {
-    const float* row = A + (block + r) * kStride + block;
-    float value = r == column ? 1.0F : 0.0F;
+    for (int j = 0; j < 2; ++j) {
 #pragma unroll
-    for (int i = 0; i < r; i += 4) {
-      const float4 a = *reinterpret_cast<const float4*>(row + i);
-      value -= a.x * x[i];
-      if (i + 1 < r) value -= a.y * x[i + 1];
-      if (i + 2 < r) value -= a.z * x[i + 2];
-      if (i + 3 < r) value -= a.w * x[i + 3];
+      for (int i = 0; i < 4; ++i) columns[block][lane.pair(j) + i % 2][lane.row(i / 2)] = A[j].x[i];
     }
-    x[r] = value;
-    T[(block + r) * kStride + block + column] = value;
   }
-}
-
-// A view of a float matrix of row stride kStride, as operands of products.
-struct SquareTile {
-  float* data;
-  [[nodiscard]] __device__ float* at(int row, int column) const { return data + row * kStride + column; }
-  [[nodiscard]] __device__ SquareTile block(int row, int column) const { return {at(row, column)}; }
 };
 
-// A[m][k] of 16 x 16 elements.
-__device__ inline FragmentA<float> load_a(const SquareTile& from, const Lane& lane) {
-  FragmentA<float> a;
+// 16 elements of a row, split, to a block of T.
+__device__ inline void set_row(const BlockMatrix<bf16>& T, int row, int column, const float (&x)[kBlock]) {
 #pragma unroll
-  for (int s = 0; s < 2; ++s) {
-    const float2 upper = *reinterpret_cast<const float2*>(from.at(lane.row(0), lane.pair(s)));
-    const float2 lower = *reinterpret_cast<const float2*>(from.at(lane.row(1), lane.pair(s)));
-    a.x[s][0] = upper.x, a.x[s][1] = lower.x, a.x[s][2] = upper.y, a.x[s][3] = lower.y;
-  }
-  return a;
-}
-// B[k][n] of 16 x 8 elements.
-__device__ inline FragmentB<float> load_b(const SquareTile& from, const Lane& lane) {
-  FragmentB<float> b;
+  for (int vector = 0; vector < 2; ++vector) {
+    std::uint32_t high[4], low[4];
 #pragma unroll
-  for (int s = 0; s < 2; ++s) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) b.x[s][i] = *from.at(lane.pair(s) + i, lane.row(0));
-  }
-  return b;
-}
-__device__ inline void store(const SquareTile& to, const Accumulator& acc, float sign, const Lane& lane) {
-  *reinterpret_cast<float2*>(to.at(lane.row(0), lane.pair(0))) = {sign * acc.x[0], sign * acc.x[1]};
-  *reinterpret_cast<float2*>(to.at(lane.row(1), lane.pair(0))) = {sign * acc.x[2], sign * acc.x[3]};
-}
-
-// Eight columns of out = sign left right by one warp, for matrices of kBlocks x kBlocks blocks of 16 x 16. Blocks of
-// `right` above row block `first` are zero, and those of a lower triangular `left` above its diagonal; neither is read.
-template <int kBlocks, bool kLeftIsLower>
-__device__ inline void matmul_columns(float sign, const SquareTile& left, const SquareTile& right, int first,
-                                      const SquareTile& out, const Lane& lane) {
-  FragmentB<float> b[kBlocks]{};
-#pragma unroll
-  for (int k = 0; k < kBlocks; ++k) {
-    if (k >= first) b[k] = load_b(right.block(16 * k, 0), lane);
-  }
-#pragma unroll
-  for (int m = 0; m < kBlocks; ++m) {
-    Accumulator acc;
-#pragma unroll
-    for (int k = 0; k < kBlocks; ++k) {
-      if (k >= first && (!kLeftIsLower || k <= m)) mma(acc, load_a(left.block(16 * m, 16 * k), lane), b[k]);
+    for (int i = 0; i < 4; ++i) {
+      const float first = x[8 * vector + 2 * i];
+      const float second = x[8 * vector + 2 * i + 1];
+      high[i] = pack_bf16x2(first, second);
+      low[i] = pack_bf16x2(first - low_half(high[i]), second - high_half(high[i]));
     }
-    store(out.block(16 * m, 0), acc, sign, lane);
+    *reinterpret_cast<uint4*>(T.part(0).at(row, column + 8 * vector)) = {high[0], high[1], high[2], high[3]};
+    *reinterpret_cast<uint4*>(T.part(1).at(row, column + 8 * vector)) = {low[0], low[1], low[2], low[3]};
   }
 }
-
-// T21 = -T2 A21 T1, the lower left of the inverse of [I + A1, 0; A21, I + A2], in squares of 16 kBlocks. A warp has
-// eight columns of it, for which it needs nothing from other warps; the first product goes through `scratch`.
-template <int kBlocks>
-__device__ inline void merge_inverses(const SquareTile& A, const SquareTile& T, const SquareTile& scratch, int at,
-                                      int column, const Lane& lane) {
-  constexpr int kSize = 16 * kBlocks;
-  const SquareTile here = scratch.block(at, at + kSize + column);
-  matmul_columns<kBlocks, false>(1.0F, A.block(at + kSize, at), T.block(at, at + column), column / 16, here, lane);
-  __syncwarp();
-  matmul_columns<kBlocks, true>(-1.0F, T.block(at + kSize, at + kSize), here, 0, T.block(at + kSize, at + column),
-                                lane);
+__device__ inline void set_row(const BlockMatrix<float>& T, int row, int column, const float (&x)[kBlock]) {
+#pragma unroll
+  for (int i = 0; i < kBlock; i += 4)
+    *reinterpret_cast<float4*>(T.part(0).at(row, column + i)) = {x[i], x[i + 1], x[i + 2], x[i + 3]};
 }
 
-// By the 128 threads of a block. Products are of three tf32 products each. Of A what is on the diagonal and above it is
-// not read; the blocks above the diagonal are scratch.
-__device__ inline void invert_unit_lower(float* A, float* T, int warp, const Lane& lane) {
-  if (threadIdx.x < kChunk) invert_diagonal_blocks(A, T);
+// The warp's block on the diagonal, a row for each lane of half a warp: T (I + A) = I, from the last column on.
+template <class E>
+__device__ inline void invert_diagonal_block(const DiagonalBlocks& A, const BlockMatrix<E>& T, int warp,
+                                             const Lane& lane) {
+  const int row = lane.index % kBlock;
+  float x[kBlock];
+#pragma unroll
+  for (int c = kBlock - 1; c >= 0; --c) {
+    float a[kBlock];
+#pragma unroll
+    for (int i = (c + 1) / 4 * 4; i < kBlock; i += 4) {
+      const float4 of_column = *reinterpret_cast<const float4*>(&A.columns[warp][c][i]);
+      a[i] = of_column.x, a[i + 1] = of_column.y, a[i + 2] = of_column.z, a[i + 3] = of_column.w;
+    }
+    x[c] = c == row ? 1.0F : 0.0F;
+#pragma unroll
+    for (int i = kBlock - 1; i > c; --i) x[c] -= x[i] * a[i];
+  }
+  if (lane.index < kBlock) set_row(T, kBlock * warp + row, kBlock * warp, x);
+}
+
+// T(m, n) = -sum over j < middle <= k of T(m, k) A(k, j) T(j, n): block (m, n) of -T2 A21 T1, where 2 begins with row
+// `middle` of the blocks. By one warp.
+template <class E>
+__device__ inline void merge_block(const BlockMatrix<E>& A, const BlockMatrix<E>& T, int m, int n, int middle,
+                                   const Lane& lane) {
+  Accumulator product[2];
+#pragma unroll 1
+  for (int j = n; j < middle; ++j) {
+    Accumulator sum[2];
+#pragma unroll 1
+    for (int k = middle; k <= m; ++k) mma_block(sum, T.get(m, k, lane), A, k, j, lane);
+    mma_block(product, split_block<E>(sum[0], sum[1]), T, j, n, lane);
+  }
+#pragma unroll
+  for (Accumulator& acc : product) {
+#pragma unroll
+    for (float& x : acc.x) x = -x;
+  }
+  T.set(m, n, split_block<E>(product[0], product[1]), lane);
+}
+
+// By the four warps of a block, each of which has written its rows of A: below the diagonal to `A`, on it to
+// `diagonal`. All of T is written; barriers come before it is read by other warps.
+template <class E>
+__device__ inline void invert_unit_lower(const BlockMatrix<E>& A, const DiagonalBlocks& diagonal,
+                                         const BlockMatrix<E>& T, int warp, const Lane& lane) {
+  __syncwarp();
+  invert_diagonal_block(diagonal, T, warp, lane);
+  T.clear_upper(warp, lane);
   __syncthreads();
-  merge_inverses<1>({A}, {T}, {A}, warp / 2 * 32, warp % 2 * 8, lane);
+  if (warp % 2 == 1) merge_block(A, T, warp, warp - 1, warp, lane);
   __syncthreads();
-  merge_inverses<2>({A}, {T}, {A}, 0, 8 * warp, lane);
-  __syncthreads();
+  merge_block(A, T, 2 + warp / 2, warp % 2, 2, lane);
 }
 
 }  // namespace qdelta::cuda

@@ -11,7 +11,6 @@
 //
 // A warp has 16 tokens: their factors, and their rows of every matrix.
 #include "kernels/cuda/overlapped_launch.cuh"
-#include "kernels/cuda/recurrence_chunk_device.cuh"
 #include "kernels/cuda/recurrence_chunk_inverse.cuh"
 #include "kernels/cuda/tensor_copy.cuh"
 
@@ -20,8 +19,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-constexpr int kWarpTokens = kChunk / kWarps;
-constexpr int kKSteps = kChunk / 16;  // k16 steps of a product over the tokens
+static_assert(kWarps == kBlocks);
 // Log decays are clamped to this, whose exp is zero in float32: infinite ones become finite, so that differences of G
 // exist, and G keeps its precision after a total decay.
 constexpr float kTotalDecay = -120.0F;
@@ -79,10 +77,10 @@ __device__ float row_square(const Tile<E, kChunk, kKeyDim>& tile, int warp, cons
   Accumulator upper, lower;
 #pragma unroll
   for (int inner = 0; inner < kKeyDim; inner += 16) {
-    const FragmentA<E> rows = load_a(tile, kWarpTokens * warp, inner, lane);
-    mma(upper, lower, rows, load_b(tile, kWarpTokens * warp, inner, lane));
+    const FragmentA<E> rows = load_a(tile, kBlock * warp, inner, lane);
+    mma(upper, lower, rows, load_b(tile, kBlock * warp, inner, lane));
   }
-  const int row = lane.index % kWarpTokens;
+  const int row = lane.index % kBlock;
   const int owner = row % 8 * 4 + row % 8 / 2;  // the lane whose accumulators have element (row, row % 8)
   const bool odd = lane.group % 2 == 1;         // in the second column of its pair
   const float upper_square = __shfl_sync(~0u, odd ? upper.x[1] : upper.x[0], owner);
@@ -109,7 +107,7 @@ template <class E, int kKeyDim>
 __device__ RowNorm row_norm(const Tile<E, kChunk, kKeyDim>& tile, bool qk_l2norm, int warp, const Lane& lane) {
   const float square = row_square(tile, warp, lane);
   if (!qk_l2norm) return {1.0F, square};
-  if (!isfinite(square)) return norm_in_double<E, kKeyDim>(tile.data, kWarpTokens * warp + lane.index % kWarpTokens);
+  if (!isfinite(square)) return norm_in_double<E, kKeyDim>(tile.data, kBlock * warp + lane.index % kBlock);
   if constexpr (kIsBf16<E>) {
     const float inverse = rsqrtf(square + static_cast<float>(kNormEpsilon));
     return {inverse, square * inverse * inverse};
@@ -173,8 +171,8 @@ __device__ inline void multiply_keys(Accumulator (&qk)[8], Accumulator (&kk)[8],
     mma_commit_and_wait<E>(qk, kk);
   } else {
     for (int inner = 0; inner < kKeyDim; inner += 16) {
-      const FragmentA<E> q_rows = load_a(q, kWarpTokens * warp, inner, lane);
-      const FragmentA<E> k_rows = load_a(k, kWarpTokens * warp, inner, lane);
+      const FragmentA<E> q_rows = load_a(q, kBlock * warp, inner, lane);
+      const FragmentA<E> k_rows = load_a(k, kBlock * warp, inner, lane);
 #pragma unroll
       for (int n = 0; n < kWarps; ++n) {
         if (n > warp) break;
@@ -186,75 +184,13 @@ __device__ inline void multiply_keys(Accumulator (&qk)[8], Accumulator (&kk)[8],
   }
 }
 
-// A 16 x 16 block of sums as A operands of products, in so many parts that add up to it.
-template <class E>
-struct SplitBlock {
-  static constexpr int kParts = operand_parts(kIsBf16<E>);
-  FragmentA<E> parts[kParts]{};
-};
-template <class E>
-__device__ inline SplitBlock<E> split_block(const Accumulator& left, const Accumulator& right) {
-  SplitBlock<E> block;
-  block.parts[0] = to_fragment_a<E>(left, right);
-  if constexpr (SplitBlock<E>::kParts == 2) {
-    Accumulator low[2] = {left, right};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const Accumulator rounded = to_accumulator(block.parts[0], half);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) low[half].x[i] -= rounded.x[i];
-    }
-    block.parts[1] = to_fragment_a<E>(low[0], low[1]);
-  }
-  return block;
-}
-
-// A chunk matrix in shared memory, all parts of it, as it will be in the workspace.
-template <class E>
-struct MatrixParts {
-  static constexpr int kParts = operand_parts(kIsBf16<E>);
-  using Part = Tile<E, kChunk, kChunk>;
-  E* data;
-
-  [[nodiscard]] __device__ Part part(int index) const { return {data + index * kChunkMatrix}; }
-  // Columns 16 n to 16 n + 15 of the warp's rows.
-  __device__ void set_block(int warp, int n, const SplitBlock<E>& block, const Lane& lane) const {
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) store_a(part(i), kWarpTokens * warp, 16 * n, block.parts[i], lane);
-  }
-};
-
-// The warp's rows of a lower triangular matrix to the workspace, up to the block on the diagonal or with zeros behind
-// it. They come by way of shared memory so that a store is of whole vectors of 16 bytes.
-template <class E>
-__device__ inline void store_rows(void* matrices, int slot, const MatrixParts<E>& rows, bool with_zeros, int warp,
-                                  const Lane& lane) {
-  using Partition = TilePartition<32, E, kWarpTokens, kChunk>;
-  const int column = lane.index % Partition::T::kVectorsPerRow * Partition::T::kVector;
-  E* const to = static_cast<E*>(matrices) + std::int64_t{slot} * (MatrixParts<E>::kParts * kChunkMatrix);
-  __syncwarp();
-  const bool is_zero = column / 16 > warp;
-#pragma unroll
-  for (int i = 0; i < Partition::kCount; ++i) {
-    const int row = kWarpTokens * warp + lane.index / Partition::T::kVectorsPerRow + i * Partition::kRowStep;
-    const int offset = static_cast<int>(rows.part(0).at(row, column) - rows.data);
-#pragma unroll
-    for (int part = 0; part < MatrixParts<E>::kParts; ++part) {
-      const int at = offset + part * static_cast<int>(kChunkMatrix);
-      const uint4 vector = is_zero ? uint4{} : *reinterpret_cast<const uint4*>(rows.data + at);
-      if (!is_zero || with_zeros) store_vector(to + at, vector);
-    }
-  }
-  __syncwarp();
-}
-
 // From 16 columns of Q K^T and K K^T to those of A_qk and A_xk: row r, column i are the products by the norms and the
 // decay from i to r, gamma_r / gamma_i. Zeros above the diagonal; A_xk has something on it that nobody reads.
 __device__ inline void to_chunk_block(Accumulator* qk, Accumulator* kk, const ChunkGates& gates, int warp, int n,
                                       const Lane& lane) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int r = kWarpTokens * warp + lane.row(half);
+    const int r = kBlock * warp + lane.row(half);
     const float high = gates.log2_gamma_high[r];
     const float query_row = gates.query_row[r];
     const float key_row = gates.key_row[r];
@@ -277,93 +213,31 @@ __device__ inline void to_chunk_block(Accumulator* qk, Accumulator* kk, const Ch
   }
 }
 
-// 16 columns of A = diag(erase) A_xk.
-__device__ inline void store_erased_block(const SquareTile& A, const Accumulator* A_xk, const ChunkGates& gates,
-                                          int warp, int n, const Lane& lane) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = kWarpTokens * warp + lane.row(half);
-    const float erase = gates.erase[r];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      *reinterpret_cast<float2*>(A.at(r, 16 * n + lane.pair(j))) = {erase * A_xk[j].x[2 * half],
-                                                                    erase * A_xk[j].x[2 * half + 1]};
-    }
-  }
-}
-
-// 16 bytes of each part of an operand, from a row of float32.
-__device__ inline void split_vector(uint4 (&parts)[2], const float* row) {
-  const float4 x[2] = {*reinterpret_cast<const float4*>(row), *reinterpret_cast<const float4*>(row + 4)};
-  std::uint32_t high[4], low[4];
+// A = diag(erase) A_xk from a block of A_xk.
+__device__ inline void erase_block(Accumulator* A_xk, const ChunkGates& gates, int warp, const Lane& lane) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float first = i % 2 == 0 ? x[i / 2].x : x[i / 2].z;
-    const float second = i % 2 == 0 ? x[i / 2].y : x[i / 2].w;
-    high[i] = pack_bf16x2(first, second);
-    low[i] = pack_bf16x2(first - low_half(high[i]), second - high_half(high[i]));
+    const float erase = gates.erase[kBlock * warp + lane.row(i / 2)];
+    A_xk[0].x[i] *= erase, A_xk[1].x[i] *= erase;
   }
-  parts[0] = {high[0], high[1], high[2], high[3]};
-  parts[1] = {low[0], low[1], low[2], low[3]};
-}
-__device__ inline void split_vector(uint4 (&parts)[1], const float* row) {
-  parts[0] = *reinterpret_cast<const uint4*>(row);
-}
-
-// T as operands of products: to shared memory, and to the workspace. Blocks above the diagonal are zeros.
-template <class E>
-__device__ inline void store_inverse(void* inverses, int slot, const float* T, const MatrixParts<E>& tiles) {
-  constexpr int kParts = MatrixParts<E>::kParts;
-  using Partition = TilePartition<kThreads, E, kChunk, kChunk>;
-  const Partition partition;
-  E* const to = static_cast<E*>(inverses) + std::int64_t{slot} * (kParts * kChunkMatrix);
-#pragma unroll
-  for (int i = 0; i < Partition::kCount; ++i) {
-    const int row = partition.row + i * Partition::kRowStep;
-    uint4 parts[kParts]{};
-    if (partition.column / 16 <= row / 16) split_vector(parts, T + row * kStride + partition.column);
-    const auto offset = tiles.part(0).at(row, partition.column) - tiles.data;
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      *reinterpret_cast<uint4*>(tiles.data + part * kChunkMatrix + offset) = parts[part];
-      store_vector(to + part * kChunkMatrix + offset, parts[part]);
-    }
-  }
-}
-
-// A_qk T. Of split operands the product of the low parts is left out.
-template <class E>
-__device__ inline void multiply_inverse(Accumulator (&product)[8], const SplitBlock<E> (&A_qk)[kKSteps],
-                                        const MatrixParts<E>& T, const Lane& lane) {
-  mma_fence<E>(product);
-#pragma unroll
-  for (int k = 0; k < kKSteps; ++k) {
-    if constexpr (SplitBlock<E>::kParts == 2) {
-      tile_mma<kChunk, true>(product, A_qk[k].parts[1], T.part(0), 16 * k, 0, lane);
-      tile_mma<kChunk, true>(product, A_qk[k].parts[0], T.part(1), 16 * k, 0, lane);
-    }
-    tile_mma<kChunk, true>(product, A_qk[k].parts[0], T.part(0), 16 * k, 0, lane);
-  }
-  mma_commit_and_wait<E>(product);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-// q and k, then in the same memory the float32 matrices A and T, then T as operands and a stage for A_qk T.
+// q and k, then in the same memory A and T. A_qk and A_xk pass through that of T on their way to the workspace, A_qk T
+// through that of A.
 template <class E, int kKeyDim>
 struct PrepareMemory {
-  static constexpr int kTileBytes = 2 * Tile<E, kChunk, kKeyDim>::kElements * static_cast<int>(sizeof(E));
-  static constexpr int kMatrixBytes = kChunk * kStride * static_cast<int>(sizeof(float));
-  static constexpr int kBytes = kTileBytes > 2 * kMatrixBytes ? kTileBytes : 2 * kMatrixBytes;
-  static_assert(MatrixParts<E>::kParts * kChunkMatrix * static_cast<int>(sizeof(E)) <= kMatrixBytes);
-  unsigned char* data;
+  using Keys = Tile<E, kChunk, kKeyDim>;
+  static constexpr int kTileBytes = 2 * Keys::kElements * static_cast<int>(sizeof(E));
+  static constexpr int kMatrixBytes = 2 * BlockMatrix<E>::kBytes;
+  static constexpr int kBytes = kTileBytes > kMatrixBytes ? kTileBytes : kMatrixBytes;
+  E* data;
 
-  [[nodiscard]] __device__ Tile<E, kChunk, kKeyDim> q() const { return {reinterpret_cast<E*>(data)}; }
-  [[nodiscard]] __device__ Tile<E, kChunk, kKeyDim> k() const { return {q().data + kChunk * kKeyDim}; }
-  [[nodiscard]] __device__ float* A() const { return reinterpret_cast<float*>(data); }
-  [[nodiscard]] __device__ float* T() const { return reinterpret_cast<float*>(data + kMatrixBytes); }
-  [[nodiscard]] __device__ MatrixParts<E> T_operands() const { return {reinterpret_cast<E*>(data)}; }
-  [[nodiscard]] __device__ MatrixParts<E> stage() const { return {reinterpret_cast<E*>(data + kMatrixBytes)}; }
+  [[nodiscard]] __device__ Keys q() const { return {data}; }
+  [[nodiscard]] __device__ Keys k() const { return {data + Keys::kElements}; }
+  [[nodiscard]] __device__ BlockMatrix<E> A() const { return {data}; }
+  [[nodiscard]] __device__ BlockMatrix<E> T() const { return {data + BlockMatrix<E>::kParts * kChunkMatrix}; }
 };
 
 struct KeyMaps {
@@ -427,15 +301,17 @@ class EngineCopies {
 
 // More blocks hide each other's latencies; other widths would pay for it with spills.
 template <class E, int kKeyDim>
-constexpr int kMinBlocksPerSm = kIsBf16<E>&& kKeyDim == 128 ? 5 : 1;
+constexpr int kMinBlocksPerSm = kIsBf16<E>&& kKeyDim == 128 ? 4 : 1;
 
 template <class E, int kKeyDim, class Copies>
 __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm<E, kKeyDim>)
     prepare_kernel(const PrepareArgs a, const __grid_constant__ KeyMaps maps) {
   extern __shared__ __align__(1024) unsigned char memory_bytes[];
   __shared__ ChunkGates gates;
-  const PrepareMemory<E, kKeyDim> memory{memory_bytes};
-  const MatrixParts<E> stage = memory.stage();
+  __shared__ DiagonalBlocks diagonal;
+  const PrepareMemory<E, kKeyDim> memory{reinterpret_cast<E*>(memory_bytes)};
+  const BlockMatrix<E> A = memory.A();
+  const BlockMatrix<E> T = memory.T();
   const Lane lane;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int slot = static_cast<int>(blockIdx.x);
@@ -454,46 +330,51 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm<E, kKeyDim>)
 
   const RowNorm q_norm = row_norm(memory.q(), a.qk_l2norm, warp, lane);
   const RowNorm k_norm = row_norm(memory.k(), a.qk_l2norm, warp, lane);
-  if (lane.index < kWarpTokens) {
+  if (lane.index < kBlock) {
     write_factors(a, q_norm, k_norm, range.tokens, a.out.factors + std::int64_t{slot} * (kFactors * kChunk), gates,
-                  kWarpTokens * warp + lane.index);
+                  kBlock * warp + lane.index);
   }
   Accumulator qk[8], kk[8];
   multiply_keys(qk, kk, memory.q(), memory.k(), warp, lane);
   __syncthreads();  // the tiles have been read, the gates written
 
-  SplitBlock<E> A_qk[kKSteps];
+  SplitBlock<E> A_qk[kBlocks];
 #pragma unroll
-  for (int n = 0; n < kKSteps; ++n) {
+  for (int n = 0; n < kBlocks; ++n) {
     if (n > warp) break;
     to_chunk_block(qk + 2 * n, kk + 2 * n, gates, warp, n, lane);
     A_qk[n] = split_block<E>(qk[2 * n], qk[2 * n + 1]);
-    if (a.out.A_qk != nullptr) stage.set_block(warp, n, A_qk[n], lane);
-    if (a.erases) store_erased_block({memory.A()}, kk + 2 * n, gates, warp, n, lane);
+    if (a.out.A_qk != nullptr) T.set(warp, n, A_qk[n], lane);
   }
-  if (a.out.A_qk != nullptr) store_rows(a.out.A_qk, slot, stage, !a.erases, warp, lane);
-  if (!a.erases) return;
-  if (a.out.A_xk != nullptr) {
+  if (!a.erases) {
+    T.clear_upper(warp, lane);
+    store_row(a.out.A_qk, slot, T, warp, lane);
+    return wait_for_row();
+  }
+  if (a.out.A_qk != nullptr) store_lower_row(a.out.A_qk, slot, T, warp, lane);
 #pragma unroll
-    for (int n = 0; n < kKSteps; ++n) {
-      if (n > warp) break;
-      stage.set_block(warp, n, split_block<E>(kk[2 * n], kk[2 * n + 1]), lane);
-    }
-    store_rows(a.out.A_xk, slot, stage, false, warp, lane);
+  for (int n = 0; n < kBlocks; ++n) {
+    if (n > warp) break;
+    Accumulator* const A_xk = kk + 2 * n;
+    if (a.out.A_xk != nullptr) T.set(warp, n, split_block<E>(A_xk[0], A_xk[1]), lane);
+    erase_block(A_xk, gates, warp, lane);
+    n < warp ? A.set(warp, n, split_block<E>(A_xk[0], A_xk[1]), lane) : diagonal.set(warp, A_xk, lane);
   }
-  __syncthreads();
-  invert_unit_lower(memory.A(), memory.T(), warp, lane);
-  store_inverse(a.out.T, slot, memory.T(), memory.T_operands());
+  if (a.out.A_xk != nullptr) store_lower_row(a.out.A_xk, slot, T, warp, lane);
+  invert_unit_lower(A, diagonal, T, warp, lane);
   fence_async_proxy();
   __syncthreads();
-  Accumulator A_qkT[8];
-  multiply_inverse(A_qkT, A_qk, memory.T_operands(), lane);
+  store_row(a.out.T, slot, T, warp, lane);
+  Accumulator A_qkT[kChunk / 8];
+  mma_blocks(A_qkT, A_qk, T, lane);
 #pragma unroll
-  for (int n = 0; n < kKSteps; ++n) {
+  for (int n = 0; n < kBlocks; ++n) {
     if (n > warp) break;
-    stage.set_block(warp, n, split_block<E>(A_qkT[2 * n], A_qkT[2 * n + 1]), lane);
+    A.set(warp, n, split_block<E>(A_qkT[2 * n], A_qkT[2 * n + 1]), lane);
   }
-  store_rows(a.out.A_qkT, slot, stage, true, warp, lane);
+  A.clear_upper(warp, lane);
+  store_row(a.out.A_qkT, slot, A, warp, lane);
+  wait_for_row();
 }
 
 template <class E, int kKeyDim, class Copies>

@@ -1,5 +1,6 @@
-// Copies of boxes of a tensor to shared memory by the copy engine (bulk tensor copies): one thread starts them, an
-// mbarrier says when they have arrived. Compute capability 9.0; before it nothing of this may be launched.
+// Copies by the copy engine (bulk copies). To shared memory, boxes of a tensor or bytes in a row: one thread starts
+// them, an mbarrier says when they have arrived. From shared memory bytes in a row: who starts them waits for them.
+// Compute capability 9.0; before it nothing of this may be launched.
 #pragma once
 
 #include <cstdint>
@@ -109,6 +110,16 @@ __device__ inline void copy_bytes([[maybe_unused]] void* to, [[maybe_unused]] co
                   "l"(from), "r"(bytes), "r"(barrier.address())
                   : "memory");
 }
+// The other way. What threads wrote to `from` they fence (fence_async_proxy) and pass a barrier before.
+__device__ inline void store_bytes([[maybe_unused]] void* to, [[maybe_unused]] const void* from,
+                                   [[maybe_unused]] int bytes) {
+  QDELTA_COPY_ASM("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                  "r"(ptx::shared_address(from)), "r"(bytes)
+                  : "memory");
+  QDELTA_COPY_ASM("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until the thread's stores have read shared memory, which may then be written again or given back.
+__device__ inline void wait_for_stores() { QDELTA_COPY_ASM("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 #undef QDELTA_COPY_ASM
 

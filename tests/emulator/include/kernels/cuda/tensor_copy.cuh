@@ -47,10 +47,18 @@ inline void copy_box(void* to, const TensorMap& from, const BoxOrigin& at, const
   });
 }
 inline void prefetch_box(const TensorMap& /*from*/, const BoxOrigin& /*at*/) {}
-inline void copy_bytes(void* to, const void* from, int bytes, const CopyBarrier& barrier) {
+inline void require_vectors(const void* to, const void* from, int bytes) {
   const auto misaligned = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at) % 16 != 0; };
   if (misaligned(to) || misaligned(from) || bytes % 16 != 0) emulator::give_up("a copy not of whole 16 bytes");
+}
+inline void copy_bytes(void* to, const void* from, int bytes, const CopyBarrier& barrier) {
+  require_vectors(to, from, bytes);
   emulator::start_copy(barrier.state(), bytes, [=] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
 }
+inline void store_bytes(void* to, const void* from, int bytes) {
+  require_vectors(to, from, bytes);
+  emulator::store_later([=] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
+}
+inline void wait_for_stores() { emulator::finish_stores(); }
 
 }  // namespace qdelta::cuda
