@@ -56,23 +56,24 @@ struct Tile {
 };
 
 // Two adjacent elements of a row, the first in an even column.
-template <int kRows, int kWidth>
-__device__ inline float2 pair_at(const Tile<bf16, kRows, kWidth>& tile, int row, int column) {
-  const auto pair = *reinterpret_cast<const std::uint32_t*>(tile.at(row, column));
+__device__ inline float2 load_pair(const bf16* from) {
+  const auto pair = *reinterpret_cast<const std::uint32_t*>(from);
   return {low_half(pair), high_half(pair)};
 }
-template <int kRows, int kWidth>
-__device__ inline float2 pair_at(const Tile<float, kRows, kWidth>& tile, int row, int column) {
-  return *reinterpret_cast<const float2*>(tile.at(row, column));
+__device__ inline float2 load_pair(const float* from) { return *reinterpret_cast<const float2*>(from); }
+__device__ inline void store_pair(bf16* to, float first, float second) {
+  *reinterpret_cast<std::uint32_t*>(to) = pack_bf16x2(first, second);
 }
-template <int kRows, int kWidth>
-__device__ inline void set_pair(const Tile<bf16, kRows, kWidth>& tile, int row, int column, float first, float second) {
-  *reinterpret_cast<std::uint32_t*>(tile.at(row, column)) = pack_bf16x2(first, second);
+__device__ inline void store_pair(float* to, float first, float second) {
+  *reinterpret_cast<float2*>(to) = {first, second};
 }
-template <int kRows, int kWidth>
-__device__ inline void set_pair(const Tile<float, kRows, kWidth>& tile, int row, int column, float first,
-                                float second) {
-  *reinterpret_cast<float2*>(tile.at(row, column)) = {first, second};
+template <class E, int kRows, int kWidth>
+__device__ inline float2 pair_at(const Tile<E, kRows, kWidth>& tile, int row, int column) {
+  return load_pair(tile.at(row, column));
+}
+template <class E, int kRows, int kWidth>
+__device__ inline void set_pair(const Tile<E, kRows, kWidth>& tile, int row, int column, float first, float second) {
+  store_pair(tile.at(row, column), first, second);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -263,7 +263,7 @@ struct ChunkLaunch {
             at.N, of_all.used());
     share_jobs(context.sm_count(), memory);
     BumpAllocator elsewhere(saved);
-    prepared = allocate_prepared(traits, slots, backward || saved != nullptr, saved == nullptr ? memory : elsewhere);
+    prepared = allocate_prepared(traits, slots, saved == nullptr ? memory : elsewhere);
     if (saved != nullptr) v_new = allocate_rows(slots, dims.column_blocks, elsewhere);
   }
 
@@ -306,16 +306,10 @@ struct ChunkLaunch {
   }
 
   // Split bf16 takes as much memory as float32.
-  static PreparedChunks allocate_prepared(const RuleTraits& traits, std::int64_t slots, bool backward,
-                                          BumpAllocator& memory) {
+  static PreparedChunks allocate_prepared(const RuleTraits& traits, std::int64_t slots, BumpAllocator& memory) {
     PreparedChunks prepared;
     prepared.A_qkT = memory.take<float>(slots * kChunkMatrix);
-    prepared.A_qk = prepared.A_qkT;
-    if (traits.erases) {
-      prepared.T = memory.take<float>(slots * kChunkMatrix);
-      prepared.A_qk = backward ? memory.take<float>(slots * kChunkMatrix) : nullptr;
-      prepared.A_xk = backward ? memory.take<float>(slots * kChunkMatrix) : nullptr;
-    }
+    if (traits.erases) prepared.T = memory.take<float>(slots * kChunkMatrix);
     prepared.factors = memory.take<float>(slots * kFactors * kChunk);
     return prepared;
   }
@@ -535,7 +529,7 @@ std::size_t recurrence_chunk_workspace(const Context& context, const RecurrenceF
 
 std::size_t recurrence_chunk_saved_bytes(Rule rule, std::int64_t chunks, std::int64_t V) {
   BumpAllocator memory(nullptr);
-  (void)ChunkLaunch::allocate_prepared(traits_of(rule), chunks, true, memory);
+  (void)ChunkLaunch::allocate_prepared(traits_of(rule), chunks, memory);
   (void)ChunkLaunch::allocate_rows(chunks, ChunkLaunch::column_blocks(V), memory);
   return memory.used();
 }

@@ -107,15 +107,11 @@ enum Factor : int {
 // alike these matrices cancel, and the eight bits of one bf16 would show in the result.
 [[nodiscard]] QDELTA_HOST_DEVICE constexpr int operand_parts(bool bf16) { return bf16 ? 2 : 1; }
 
-// Everything of a chunk that does not depend on v, for chunk c of value head h at index c * value_heads + h. Q and K
-// are the normalised rows where there is an L2 norm. Matrices, [parts][C][C], lie there as they will in shared memory
-// (Tile in matrix_tile.cuh). Of A_qk and A_xk the backward reads the 16 x 16 blocks up to the diagonal alone, and only
-// these are written, A_xk with something on the diagonal that is not read; the others have zeros above.
+// Everything of a chunk that does not depend on v, for chunk c of value head h at index c * value_heads + h. Matrices,
+// [parts][C][C], lie there as they will in shared memory (Tile in matrix_tile.cuh).
 struct PreparedChunks {
-  void* T = nullptr;         // (I + diag(erase) A_xk)^-1; rules that erase
+  void* T = nullptr;         // (I + A)^-1; rules that erase
   void* A_qkT = nullptr;     // A_qk T
-  void* A_qk = nullptr;      // lower(scale Gamma . Q K^T), for the backward; where nothing is erased it is A_qkT
-  void* A_xk = nullptr;      // strictLower(Gamma . X K^T); rules that erase, for the backward
   float* factors = nullptr;  // [kFactors][C]
 };
 

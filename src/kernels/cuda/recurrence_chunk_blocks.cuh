@@ -92,30 +92,8 @@ __device__ inline void mma_blocks(Accumulator (&sum)[kChunk / 8], const SplitBlo
   mma_commit_and_wait<E>(sum);
 }
 
-// A warp's row of blocks of a lower triangular matrix to the workspace, up to the block on the diagonal.
-template <class E>
-__device__ inline void store_lower_row(void* matrices, int slot, const BlockMatrix<E>& matrix, int warp,
-                                       const Lane& lane) {
-  using Partition = TilePartition<32, E, kChunk, kChunk>;
-  const int column = lane.index % Partition::T::kVectorsPerRow * Partition::T::kVector;
-  E* const to = BlockMatrix<E>::in_workspace(matrices, slot);
-  __syncwarp();
-  if (column / kBlock <= warp) {
-#pragma unroll
-    for (int i = 0; i < kBlock / Partition::kRowStep; ++i) {
-      const int row = kBlock * warp + lane.index / Partition::T::kVectorsPerRow + i * Partition::kRowStep;
-      const int offset = Partition::T::offset(row, column);
-#pragma unroll
-      for (int part = 0; part < BlockMatrix<E>::kParts; ++part) {
-        const int at = offset + part * static_cast<int>(kChunkMatrix);
-        store_vector(to + at, *reinterpret_cast<const uint4*>(matrix.data + at));
-      }
-    }
-  }
-  __syncwarp();
-}
-// All of its row, which other threads of the warp may have written; before the memory is used for anything else,
-// `wait_for_row` must be called by the warp.
+// A warp's row of blocks to the workspace, which other threads of the warp may have written; before the memory is used
+// for anything else, `wait_for_row` must be called by the warp.
 template <class E>
 __device__ inline void store_row(void* matrices, int slot, const BlockMatrix<E>& matrix, int warp, const Lane& lane) {
   // In both operand types a matrix is two panels of 128 bytes a row, in which the warp's rows lie together.

@@ -9,12 +9,13 @@
 //   dQ  = scale diag(gamma) dO S^T + D1 K + diag(mix) dX
 //   dK  = diag(exp(G_C - G)) V' dS+^T + D1^T Q + D2^T X + dX
 //   dmix = rowsum(dX . Q)
-//   derase = -rowsum(diag(gamma) X . dR S^T) + rowsum(A_xk . dA)
+//   derase = -rowsum(diag(gamma) X . dR S^T) + rowsum((Gamma . X K^T) . dA)
 //
 // dg_t is the sum of (value . gradient) over every decay factor that spans token t, never a difference of such sums.
 // Last come the backward of the rule and of the L2 norms: dq = (dQ - Q (Q . dQ)) / |q|.
 //
 // X = k / |k| + diag(mix) q / |q| is never formed: its products are those of k and q with the factors inside D1 and D2.
+// Q K^T and X K^T are computed here again, which moves fewer bytes than to keep them.
 //
 // The three warpgroups have a role each: dQ with D1, dX with D2 and the gates, dK. What they do alike is one piece of
 // code with other operands, because the code of three roles by themselves does not fit into the instruction cache (2.5
@@ -52,35 +53,27 @@ struct KernelContext {
 // ---------------------------------------------------------------------------------------------------------------------
 // D1 and D2, and the products for the decays within the chunk.
 
-template <class E>
-__device__ inline float2 split_pair_at(const Tile<E, kChunk, kChunk>& upper, const Tile<E, kChunk, kChunk>& lower,
-                                       int row, int column) {
-  float2 pair = pair_at(upper, row, column);
-  if constexpr (kIsBf16<E>) {
-    const float2 rest = pair_at(lower, row, column);
-    pair.x += rest.x, pair.y += rest.y;
-  }
-  return pair;
+// What D1 and D2 have besides the decays: scale, or minus erase.
+template <class Context>
+__device__ __forceinline__ RowPair matrix_factor(const Context& context) {
+  return context.b.role == kDqWarpgroup ? RowPair{{context.a.scale, context.a.scale}} : -1.0F * context.factor(kErase);
 }
 
 // From dO V'^T, the gradient of A_qk, to the matrices of D1, or from dR V'^T = -dA to those of D2: by the dQ and the dX
-// warpgroup, with one code. The (value . gradient) products of Gamma in A_qk, or in A, are left in the accumulators.
+// warpgroup, with one code. Gamma . dO V'^T or Gamma . dR V'^T, over |k_i|, is left below the diagonal.
 template <class Context>
 __device__ __forceinline__ void write_matrices(const Context& context, Accumulator (&d_matrix)[kChunkAccumulators]) {
   const auto& [a, b, tiles, s] = context;
   const bool is_d1 = b.role == kDqWarpgroup;
-  const auto from_k = is_d1 ? tiles.dq_from_k : tiles.dx_from_k;      // before, the high part of A_qk or A_xk
-  const auto from_q = is_d1 ? tiles.dk_from_q : tiles.dk_from_mix_q;  // the low part
-  const RowPair erase = context.factor(kErase);
-  const RowPair minus_erase = -1.0F * erase;
+  const AccumulatorView from_k(tiles.from_k(b.role), b);
+  const AccumulatorView from_q(tiles.from_q(b.role), b);
+  const AccumulatorView dk_from_k(tiles.dk_from_k(), b);
   const RowPair ones{{1.0F, 1.0F}};
-  const RowPair factor = is_d1 ? a.scale * ones : minus_erase;
-  const RowPair value_factor = is_d1 ? ones : minus_erase;
-  const RowPair inv_norm_k = context.factor(kInvNormK);
-  const RowPair row_factor = (is_d1 ? ones : context.factor(kMix)) * context.factor(kInvNormQ);
+  const RowPair factor = matrix_factor(context);
+  const RowPair q_factor = factor * (is_d1 ? ones : context.factor(kMix)) * context.factor(kInvNormQ);
+  const RowPair k_factor = factor * context.factor(kInvNormK);
   const RowPair log2_gamma_high = context.factor(kLog2GammaHigh);
   const RowPair log2_gamma_low = context.factor(kLog2GammaLow);
-  RowPair d_erase{};
 #pragma unroll
   for (int j = 0; j < kChunkAccumulators; ++j) {
     const int i = b.lane.pair(j);
@@ -94,22 +87,30 @@ __device__ __forceinline__ void write_matrices(const Context& context, Accumulat
       // Gamma[r][i] and Gamma[r][i + 1], of any use only up to the diagonal.
       const float decay[2] = {exp2_approx((log2_gamma_high.x[half] - high.x) + (log2_gamma_low.x[half] - low.x)),
                               exp2_approx((log2_gamma_high.x[half] - high.y) + (log2_gamma_low.x[half] - low.y))};
-      const float2 A = split_pair_at(from_k, from_q, r, i);
       float* d = d_matrix[j].x + 2 * half;
-      const float D[2] = {i <= last ? factor.x[half] * decay[0] * d[0] : 0.0F,
-                          i + 1 <= last ? factor.x[half] * decay[1] * d[1] : 0.0F};
-      d[0] = i < r ? d[0] * A.x : 0.0F;
-      d[1] = i + 1 < r ? d[1] * A.y : 0.0F;
-      d_erase.x[half] -= d[0] + d[1];
-      d[0] *= value_factor.x[half];
-      d[1] *= value_factor.x[half];
-      set_pair(from_k, r, i, D[0] * inv_norms_k.x, D[1] * inv_norms_k.y);
-      set_pair(from_q, r, i, D[0] * row_factor.x[half], D[1] * row_factor.x[half]);
-      if (!is_d1) set_pair(tiles.dk_from_k, r, i, D[0] * inv_norm_k.x[half], D[1] * inv_norm_k.x[half]);
+      const float D[2] = {i <= last ? decay[0] * d[0] : 0.0F, i + 1 <= last ? decay[1] * d[1] : 0.0F};
+      const float D_k[2] = {D[0] * inv_norms_k.x, D[1] * inv_norms_k.y};
+      store_pair(from_k.at(j, half), factor.x[half] * D_k[0], factor.x[half] * D_k[1]);
+      store_pair(from_q.at(j, half), q_factor.x[half] * D[0], q_factor.x[half] * D[1]);
+      if (!is_d1) store_pair(dk_from_k.at(j, half), k_factor.x[half] * D[0], k_factor.x[half] * D[1]);
+      d[0] = i < r ? D_k[0] : 0.0F;
+      d[1] = i + 1 < r ? D_k[1] : 0.0F;
     }
   }
-  const RowPair sums{{quad_sum(d_erase.x[0]), quad_sum(d_erase.x[1])}};
-  if (!is_d1) store_row_dots(s, kEraseXkDot, sums, true, b);
+}
+
+// The pass's part of Q K^T, or for the dX warpgroup of X K^T |k_r|, but for the norms of Q and of K on the right.
+template <class Context>
+__device__ __forceinline__ void multiply_keys(const Context& context, Accumulator (&products)[kChunkAccumulators]) {
+  using E = typename Context::Element;
+  const auto& [a, b, tiles, s] = context;
+#pragma unroll 1
+  for (int term = 0; term < (b.role == kDqWarpgroup ? 1 : 2); ++term) {
+    if (term == 1) scale_rows(products, context.factor(kMix) * context.factor(kInvNormQ) / context.factor(kInvNormK));
+    mma_fence<E>(products);
+    mma_over_columns<kChunk>(products, tiles.rows(term), tiles.k(), b);
+    mma_commit_and_wait<E>(products);
+  }
 }
 
 // 1 where row < column, for the 16 rows and 8 columns from `row` and `column` on.
@@ -129,10 +130,32 @@ __device__ inline FragmentB<E> strictly_upper_ones(int row, int column, const La
   return ones;
 }
 
+// The (value . gradient) products of Gamma in A_qk, or in A, [r][i], from what write_matrices left and multiply_keys
+// gave; and what their sums over i are of derase.
+template <class Context>
+__device__ __forceinline__ void multiply_gradients(const Context& context, bool first,
+                                                   const Accumulator (&d_matrix)[kChunkAccumulators],
+                                                   Accumulator (&products)[kChunkAccumulators]) {
+  const auto& [a, b, tiles, s] = context;
+  const RowPair inv_norm = context.factor(b.role == kDqWarpgroup ? kInvNormQ : kInvNormK);
+  RowPair sums{};
+#pragma unroll
+  for (int j = 0; j < kChunkAccumulators; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      products[j].x[i] *= d_matrix[j].x[i];
+      sums.x[i / 2] += products[j].x[i];
+    }
+  }
+  const RowPair d_erase = -1.0F * inv_norm * RowPair{{quad_sum(sums.x[0]), quad_sum(sums.x[1])}};
+  if (b.role == kDxWarpgroup) store_row_dots(s, kEraseXkDot, d_erase, first, b);
+  scale_rows(products, matrix_factor(context) * inv_norm);
+}
+
 // dg_t = the sum over r >= t > i of products[r][i]: the sums over i as a product with a matrix of ones, then those over
 // the warp's tokens r.
 template <class E>
-__device__ __forceinline__ void sum_decay_products(const BlockCoord& b,
+__device__ __forceinline__ void sum_decay_products(const BlockCoord& b, bool first,
                                                    const Accumulator (&products)[kChunkAccumulators],
                                                    float (&dg)[kWarps][kChunk]) {
   FragmentA<E> high[kKSteps], low[kKSteps];
@@ -165,7 +188,9 @@ __device__ __forceinline__ void sum_decay_products(const BlockCoord& b,
       float sum = (b.row(0) >= t ? before.x[e] : 0.0F) + (b.row(1) >= t ? before.x[2 + e] : 0.0F);
 #pragma unroll
       for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-      if (b.lane.group == 0) dg[b.warp_row / 16][t] = sum;
+      if (b.lane.group != 0) continue;
+      if (!first) sum += dg[b.warp_row / 16][t];
+      dg[b.warp_row / 16][t] = sum;
     }
   }
 }
@@ -349,7 +374,7 @@ __device__ __forceinline__ void scale_by_decays(const Context& context, bool fir
   RowPair dots{};
 #pragma unroll 1
   for (int i = 0; i < (b.role == kDxWarpgroup ? 2 : 1); ++i) {  // dX: with diag(mix) Q, then with K
-    RowPair dot = row_dots(acc, i == 0 ? tiles.own_rows(b.role) : tiles.k, b);
+    RowPair dot = row_dots(acc, tiles.rows(i == 0 && b.role != kDkWarpgroup ? 0 : 1), b);
     dot = (i == 0 ? inv_norms : context.factor(kInvNormK)) * dot;
     dots = dots + (i == 0 && b.role == kDxWarpgroup ? context.factor(kMix) * dot : dot);
   }
@@ -401,11 +426,10 @@ __device__ __forceinline__ void store_gradients(const Context& context, const Ke
 
 template <class Context>
 __device__ __forceinline__ void key_pass(const Context& context, typename Context::Pipeline& pipeline,
-                                         const KeyPass& pass) {
+                                         const KeyPass& pass, Accumulator (&matrix)[kChunkAccumulators]) {
   using E = typename Context::Element;
   const auto& [a, b, tiles, s] = context;
-  typename Context::KeyAccumulators acc;   // dQ, dX or dK
-  Accumulator matrix[kChunkAccumulators];  // dO V'^T or dR V'^T
+  typename Context::KeyAccumulators acc;  // dQ, dX or dK
   sum_over_columns(context, pass, pipeline, acc, matrix);
 
   const bool active = b.role != kDxWarpgroup || a.erases;
@@ -417,9 +441,13 @@ __device__ __forceinline__ void key_pass(const Context& context, typename Contex
 
   if (active) add_chunk_terms(context, acc);
   if (b.role == kDxWarpgroup && a.erases)
-    store_row_dots(s, kMixDot, inv_norms * row_dots(acc, tiles.q, b), pass.first, b);
-  if (pass.first && active && b.role != kDkWarpgroup)
-    sum_decay_products<E>(b, matrix, b.role == kDqWarpgroup ? s.dg_of_A_qk : s.dg_of_A_xk);
+    store_row_dots(s, kMixDot, inv_norms * row_dots(acc, tiles.q(), b), pass.first, b);
+  if (active && b.role != kDkWarpgroup) {
+    Accumulator products[kChunkAccumulators];
+    multiply_keys(context, products);
+    multiply_gradients(context, pass.first, matrix, products);
+    sum_decay_products<E>(b, pass.first, products, b.role == kDqWarpgroup ? s.dg_of_A_qk : s.dg_of_A_xk);
+  }
   __syncthreads();  // all dot products are there, and no product reads the matrices, Q and K any more
   if (b.role == kDxWarpgroup && a.erases) store_accumulators(acc, tiles.exchange(a.dq_partials != nullptr), b);
   __syncthreads();  // dX is there
@@ -448,16 +476,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ GradientShared s;
   using Context = KernelContext<E, kKeyTile, Pipeline>;
-  const typename Context::Tiles tiles(memory);
+  const typename Context::Tiles tiles{memory};
   Pipeline pipeline(a, maps, tiles, s);
   const int slots = static_cast<int>(a.chunks.total) * a.dims.value_heads;
 #pragma unroll 1
   for (int slot = static_cast<int>(blockIdx.x); slot < slots; slot += static_cast<int>(gridDim.x)) {
     const BlockCoord b(a, slot);
     const Context context{a, b, tiles, s};
+    Accumulator matrix[kChunkAccumulators];  // dO V'^T or dR V'^T, of the first pass
 #pragma unroll 1
     for (int first_key = 0; first_key < a.dims.key_dim; first_key += kKeyTile)
-      key_pass(context, pipeline, KeyPass(first_key, kKeyTile, a.dims.key_dim));
+      key_pass(context, pipeline, KeyPass(first_key, kKeyTile, a.dims.key_dim), matrix);
   }
 }
 

@@ -70,55 +70,49 @@ struct ColumnTiles {
   }
 };
 
-// All of the dynamic shared memory: kStages blocks of columns, and what belongs to the chunk. A_qk and A_xk are in the
-// memory of the matrices that are made from their gradients.
+// All of the dynamic shared memory: kStages blocks of columns, and what belongs to the chunk.
 template <class E, int kKeyTile, int kStages>
 struct ChunkTiles {
   static constexpr int kParts = operand_parts(kIsBf16<E>);
   using Columns = ColumnTiles<E, kKeyTile>;
   using Rows = Tile<E, kChunk, kKeyTile>;
   using Matrix = Tile<E, kChunk, kChunk>;
-  unsigned char* memory;
-  Rows q, k;
-  Matrix dq_from_k;      // D1 / |k_i|; before, the high part of A_qk
-  Matrix dk_from_q;      // D1 / |q_r|; before, the low part of A_qk
-  Matrix dx_from_k;      // D2 / |k_i|; before, the high part of A_xk
-  Matrix dk_from_mix_q;  // diag(mix) D2 / |q_r|; before, the low part of A_xk
-  Matrix dk_from_k;      // D2 / |k_r|
   static constexpr int kElementSize = static_cast<int>(sizeof(E));
   static constexpr int kColumnBytes = Columns::kElements * kElementSize;
+  static constexpr int kRowBytes = Rows::kElements * kElementSize;
   static constexpr int kMatrixBytes = static_cast<int>(kChunkMatrix) * kElementSize;
-  static constexpr int kBytes = kStages * kColumnBytes + 2 * Rows::kElements * kElementSize + 5 * kMatrixBytes;
+  static constexpr int kBytes = kStages * kColumnBytes + 2 * kRowBytes + 5 * kMatrixBytes;
+  unsigned char* memory;
 
-  __device__ explicit ChunkTiles(unsigned char* all) : memory(all) {
-    q.data = reinterpret_cast<E*>(memory + kStages * kColumnBytes);
-    k.data = q.data + Rows::kElements;
-    E* next = k.data + Rows::kElements;
-    for (Matrix* matrix : {&dq_from_k, &dk_from_q, &dx_from_k, &dk_from_mix_q, &dk_from_k})
-      matrix->data = next, next += kChunkMatrix;
-  }
+  [[nodiscard]] __device__ Columns stage(int index) const { return {at(index * kColumnBytes)}; }
+  [[nodiscard]] __device__ Rows rows(int index) const { return {at(kRowsAt + index * kRowBytes)}; }  // Q, then K
+  [[nodiscard]] __device__ Rows q() const { return rows(0); }
+  [[nodiscard]] __device__ Rows k() const { return rows(1); }
+  // The matrices: of D1 over |k_i| and over |q_r|, of D2 over |k_i|, with diag(mix) over |q_r|, and over |k_r|.
+  [[nodiscard]] __device__ Matrix from_k(int role) const { return matrix(role == kDqWarpgroup ? 0 : 2); }
+  [[nodiscard]] __device__ Matrix from_q(int role) const { return matrix(role == kDqWarpgroup ? 1 : 3); }
+  [[nodiscard]] __device__ Matrix dk_from_k() const { return matrix(4); }
   // The rows that a role has the gradient of (dX: of the part diag(mix) Q of X).
-  [[nodiscard]] __device__ Rows own_rows(int role) const { return {role == kDkWarpgroup ? k.data : q.data}; }
+  [[nodiscard]] __device__ Rows own_rows(int role) const { return rows(role == kDkWarpgroup); }
   // Term i of what the chunk adds to dQ, dX or dK: matrix times rows, for dK transposed.
   [[nodiscard]] __device__ Matrix term_matrix(int role, int i) const {
-    return {role == kDqWarpgroup   ? dq_from_k.data
-            : role == kDxWarpgroup ? dx_from_k.data
-            : i == 0               ? dk_from_q.data
-            : i == 1               ? dk_from_mix_q.data
-                                   : dk_from_k.data};
+    return role != kDkWarpgroup ? from_k(role) : i == 2 ? dk_from_k() : from_q(i == 0 ? kDqWarpgroup : kDxWarpgroup);
   }
-  [[nodiscard]] __device__ Rows term_rows(int role, int i) const {
-    return {role == kDkWarpgroup && i < 2 ? q.data : k.data};
-  }
+  [[nodiscard]] __device__ Rows term_rows(int role, int i) const { return role == kDkWarpgroup && i < 2 ? q() : k(); }
   // [kChunk][kKeyTile] accumulators, in memory that is used up by then: that of the matrices, or where partial sums are
   // all that is left to store, so that there may be another pass that needs the matrices, that of Q and K.
   [[nodiscard]] __device__ float4* exchange(bool stores_partials) const {
-    return reinterpret_cast<float4*>(stores_partials ? q.data : dq_from_k.data);
+    return reinterpret_cast<float4*>(memory + kRowsAt + (stores_partials ? 0 : 2 * kRowBytes));
   }
   static constexpr int kExchangeBytes = kChunk * kKeyTile * static_cast<int>(sizeof(float));
-  static_assert(kExchangeBytes <= 5 * kMatrixBytes && kExchangeBytes <= 2 * Rows::kElements * kElementSize);
-  [[nodiscard]] __device__ Columns stage(int index) const {
-    return {reinterpret_cast<E*>(memory + index * kColumnBytes)};
+  static_assert(kExchangeBytes <= 5 * kMatrixBytes && kExchangeBytes <= 2 * kRowBytes);
+
+ private:
+  // Offsets are chosen, not pointers, of which the compiler would lose sight that they are to shared memory.
+  static constexpr int kRowsAt = kStages * kColumnBytes;
+  [[nodiscard]] __device__ E* at(int offset) const { return reinterpret_cast<E*>(memory + offset); }
+  [[nodiscard]] __device__ Matrix matrix(int index) const {
+    return {at(kRowsAt + 2 * kRowBytes + index * kMatrixBytes)};
   }
 };
 
@@ -178,7 +172,6 @@ class ThreadPipeline {
       : a(args), tiles(chunk_tiles), s(shared) {}
   __device__ __forceinline__ void begin(const BlockCoord& b, const KeyPass& pass) const {
     load_chunk(b, pass);
-    if (pass.first) load_matrices(b);
     for (int block = 0; block < kStages - 1; ++block) {
       load_columns(b, pass, block);
       cp_async_commit();
@@ -239,27 +232,11 @@ class ThreadPipeline {
   }
   __device__ __forceinline__ void load_chunk(const BlockCoord& b, const KeyPass& pass) const {
     if (b.role == kDkWarpgroup) return;
-    load_tile<kLoadThreads>(tiles.q, chunk_rows(a.q, b.range, b.q_head, pass.first_key), b.range.tokens, pass.keys);
-    load_tile<kLoadThreads>(tiles.k, chunk_rows(a.k, b.range, b.q_head, pass.first_key), b.range.tokens, pass.keys);
+    load_tile<kLoadThreads>(tiles.q(), chunk_rows(a.q, b.range, b.q_head, pass.first_key), b.range.tokens, pass.keys);
+    load_tile<kLoadThreads>(tiles.k(), chunk_rows(a.k, b.range, b.q_head, pass.first_key), b.range.tokens, pass.keys);
     if (!pass.first) return;
     for (int i = 4 * static_cast<int>(threadIdx.x); i < kFactors * kChunk; i += 4 * kLoadThreads)
       cp_async(&s.factors[0][0] + i, a.prepared.factors + std::int64_t{b.slot} * (kFactors * kChunk) + i, true);
-  }
-  // A_qk and A_xk. The matrices of the backward overwrite them.
-  __device__ __forceinline__ void load_matrices(const BlockCoord& b) const {
-    if (b.role == kDkWarpgroup) return;
-    load_matrix(b, tiles.dq_from_k, a.prepared.A_qk, 0);
-    if constexpr (kParts == 2) load_matrix(b, tiles.dk_from_q, a.prepared.A_qk, 1);
-    if (!a.erases) return;
-    load_matrix(b, tiles.dx_from_k, a.prepared.A_xk, 0);
-    if constexpr (kParts == 2) load_matrix(b, tiles.dk_from_mix_q, a.prepared.A_xk, 1);
-  }
-  __device__ __forceinline__ void load_matrix(const BlockCoord& b, const typename Tiles::Matrix& tile,
-                                              const void* matrices, int part) const {
-    constexpr int kVector = Tiles::Matrix::kVector;
-    const E* from = static_cast<const E*>(matrices) + (std::int64_t{b.slot} * kParts + part) * kChunkMatrix;
-    for (int i = kVector * static_cast<int>(threadIdx.x); i < kChunkMatrix; i += kVector * kLoadThreads)
-      cp_async(tile.data + i, from + i, true);
   }
 
   const GradientsArgs& a;
@@ -312,8 +289,9 @@ class CopyEnginePipeline {
     s.chunk_there.wait(passes_done % 2);
     ++passes_done;
     if (!has_foreign_rows(b)) return;
-    clear_rows(tiles.q, b.range.tokens, 0, kThreads);
-    clear_rows(tiles.k, b.range.tokens, 0, kThreads);
+    clear_rows(tiles.q(), b.range.tokens, 0, kThreads);
+    clear_rows(tiles.k(), b.range.tokens, 0, kThreads);
+    fence_async_proxy();
     __syncthreads();
   }
 
@@ -356,27 +334,16 @@ class CopyEnginePipeline {
     constexpr int kPanels = kKeyTile / kBlockV;
     constexpr int kPanelElements = kChunk * kBlockV;
     constexpr int kFactorBytes = kFactors * kChunk * static_cast<int>(sizeof(float));
-    const int matrices = !pass.first ? 0 : a.erases ? 2 : 1;
     CopyBarrier& there = s.chunk_there;
-    there.expect(2 * Tiles::Rows::kElements * Tiles::kElementSize + matrices * kParts * Tiles::kMatrixBytes +
-                 (pass.first ? kFactorBytes : 0));
+    there.expect(2 * Tiles::kRowBytes + (pass.first ? kFactorBytes : 0));
     for (int panel = 0; panel < kPanels; ++panel) {
       const BoxOrigin tokens{pass.first_key + panel * kBlockV, static_cast<int>(b.range.first), b.q_head,
                              static_cast<int>(b.range.batch)};
-      copy_box(tiles.q.data + panel * kPanelElements, maps.q, tokens, there);
-      copy_box(tiles.k.data + panel * kPanelElements, maps.k, tokens, there);
+      copy_box(tiles.q().data + panel * kPanelElements, maps.q, tokens, there);
+      copy_box(tiles.k().data + panel * kPanelElements, maps.k, tokens, there);
     }
-    if (!pass.first) return;
-    copy_matrix(tiles.dq_from_k, a.prepared.A_qk, b.slot, there);
-    if (a.erases) copy_matrix(tiles.dx_from_k, a.prepared.A_xk, b.slot, there);
-    copy_bytes(s.factors, a.prepared.factors + std::int64_t{b.slot} * (kFactors * kChunk), kFactorBytes, there);
-  }
-
-  // All parts of a matrix, one after the other.
-  static __device__ void copy_matrix(const typename Tiles::Matrix& to, const void* matrices, int slot,
-                                     const CopyBarrier& there) {
-    constexpr int kBytes = kParts * Tiles::kMatrixBytes;
-    copy_bytes(to.data, static_cast<const std::byte*>(matrices) + std::int64_t{slot} * kBytes, kBytes, there);
+    if (pass.first)
+      copy_bytes(s.factors, a.prepared.factors + std::int64_t{b.slot} * (kFactors * kChunk), kFactorBytes, there);
   }
 
   const GradientsArgs& a;
@@ -395,12 +362,12 @@ __device__ inline float quad_sum(float value) {
   return value + __shfl_xor_sync(~0u, value, 2);
 }
 
-// acc += left right^T over 64 value columns; 16 rows of the result for each warp. One of a batch of products.
-template <int kWidth, class E, int kRows>
-__device__ inline void mma_over_columns(Accumulator (&acc)[kWidth / 8], const Tile<E, kChunk, kBlockV>& left,
-                                        const Tile<E, kRows, kBlockV>& right, const BlockCoord& b) {
+// acc += left right^T over the tiles' columns; 16 rows of the result for each warp. One of a batch of products.
+template <int kWidth, class E, int kRows, int kColumns>
+__device__ inline void mma_over_columns(Accumulator (&acc)[kWidth / 8], const Tile<E, kChunk, kColumns>& left,
+                                        const Tile<E, kRows, kColumns>& right, const BlockCoord& b) {
 #pragma unroll
-  for (int step = 0; step < kKSteps; ++step) {
+  for (int step = 0; step < kColumns / 16; ++step) {
     if constexpr (kUsesWgmma<E>) {
       wgmma<kWidth>(acc, wgmma_descriptor<false>(left, 0, 16 * step), wgmma_descriptor<false>(right, 0, 16 * step));
     } else {
@@ -426,19 +393,41 @@ __device__ inline void mma_matrix(Accumulator (&acc)[kKeyTile / 8], const Tile<E
   mma_commit_and_wait<E>(acc);
 }
 
-// The dot products of this lane's two accumulator rows with those of a tile, in all lanes of the quad.
+// A number for each of this lane's two accumulator rows.
 struct RowPair {
   float x[2];
 };
+// What a tile has in the place of this lane's elements of accumulators.
+template <class E, int kWidth>
+class AccumulatorView {
+ public:
+  using T = Tile<E, kChunk, kWidth>;
+  __device__ AccumulatorView(const T& tile, const BlockCoord& b)
+      : data_(tile.data), first_(b.row(0) * T::kPanel + b.lane.group * T::kVector + b.lane.pair(0) % T::kVector) {
+    if constexpr (T::kVector < 8) odd_ = b.lane.quad / 2 * T::kVector;
+  }
+  // Elements x[2 half] and x[2 half + 1] of accumulator n.
+  [[nodiscard]] __device__ E* at(int n, int half) const {
+    const int column = 8 * n;
+    const int vector = (column % T::kPanel / T::kVector * T::kVector) ^ odd_;
+    return data_ + (column / T::kPanel * kChunk + 8 * half) * T::kPanel + (first_ ^ vector);
+  }
+
+ private:
+  E* data_;
+  int first_, odd_ = 0;
+};
+// The dot products of this lane's two accumulator rows with those of a tile, in all lanes of the quad.
 template <class E, int kKeyTile>
 __device__ inline RowPair row_dots(const Accumulator (&acc)[kKeyTile / 8], const Tile<E, kChunk, kKeyTile>& rows,
                                    const BlockCoord& b) {
+  const AccumulatorView view(rows, b);
   RowPair dots{};
 #pragma unroll
   for (int n = 0; n < kKeyTile / 8; ++n) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float2 x = pair_at(rows, b.row(half), b.lane.pair(n));
+      const float2 x = load_pair(view.at(n, half));
       dots.x[half] += x.x * acc[n].x[2 * half] + x.y * acc[n].x[2 * half + 1];
     }
   }
@@ -461,6 +450,9 @@ __device__ inline RowPair operator*(const RowPair& left, const RowPair& right) {
 }
 __device__ inline RowPair operator*(float left, const RowPair& right) {
   return {{left * right.x[0], left * right.x[1]}};
+}
+__device__ inline RowPair operator/(const RowPair& left, const RowPair& right) {
+  return {{left.x[0] * reciprocal_approx(right.x[0]), left.x[1] * reciprocal_approx(right.x[1])}};
 }
 __device__ inline RowPair operator+(const RowPair& left, const RowPair& right) {
   return {{left.x[0] + right.x[0], left.x[1] + right.x[1]}};
@@ -497,16 +489,16 @@ template <class E, int kKeyTile>
 __device__ inline void write_gradient_rows(const BlockCoord& b, const Accumulator (&acc)[kKeyTile / 8],
                                            const Tile<E, kChunk, kKeyTile>& tile, const RowPair& inv_norms,
                                            const RowPair& x_dot_dx) {
+  const AccumulatorView view(tile, b);
 #pragma unroll
   for (int n = 0; n < kKeyTile / 8; ++n) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int key = b.lane.pair(n);
-      const float2 x = pair_at(tile, b.row(half), key);
+      const float2 x = load_pair(view.at(n, half));
       const float* y = acc[n].x + 2 * half;
       const float inv_norm = inv_norms.x[half];
       const float off = x_dot_dx.x[half] * inv_norm;
-      set_pair(tile, b.row(half), key, inv_norm * (y[0] - off * x.x), inv_norm * (y[1] - off * x.y));
+      store_pair(view.at(n, half), inv_norm * (y[0] - off * x.x), inv_norm * (y[1] - off * x.y));
     }
   }
 }

@@ -2,8 +2,8 @@
 //
 //   G      running sum of the log decays            Gamma[r][i] = exp(G_r - G_i) for i <= r
 //   A_qk = lower(scale Gamma . Q K^T)               with the diagonal
-//   A_xk = strictLower(Gamma . X K^T)               X = K + diag(mix) Q
-//   A    = diag(erase) A_xk                         T = (I + A)^-1, A_qk T
+//   A    = diag(erase) strictLower(Gamma . X K^T)   X = K + diag(mix) Q
+//   T    = (I + A)^-1, A_qk T
 //
 // and the factors of its tokens. The products take q and k as they are in memory; the L2 norms multiply the results, in
 // float32. The inverse is taken of the decayed matrix: its entries are those of the recurrence itself, while without
@@ -31,9 +31,8 @@ struct ChunkGates {
   float g[kChunk], beta[kChunk], lambda[kChunk];
   alignas(16) float log2_gamma_high[kChunk];  // G, rounded; the other factors have what is missing
   float key_column[kChunk];                   // of a column: 1 / |k|
-  float query_row[kChunk], key_row[kChunk];   // of a row: scale / |q|, 1 / |k|
-  float mix_row[kChunk];                      // mix / |q|
-  float erase[kChunk];
+  float query_row[kChunk];                    // of a row: scale / |q|
+  float key_row[kChunk], mix_row[kChunk];     // erase / |k|, erase mix / |q|
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -131,9 +130,8 @@ __device__ inline void write_factors(const PrepareArgs& a, const RowNorm& q, con
   gates.log2_gamma_high[row] = high;
   gates.key_column[row] = k.inverse / rest;
   gates.query_row[row] = a.scale * q.inverse * rest;
-  gates.key_row[row] = k.inverse * rest;
-  gates.mix_row[row] = out.mix * q.inverse * rest;
-  gates.erase[row] = out.erase;
+  gates.key_row[row] = out.erase * k.inverse * rest;
+  gates.mix_row[row] = out.erase * out.mix * q.inverse * rest;
   factors += row;
   factors[kScaleGammaQ * kChunk] = a.scale * gamma * q.inverse;
   factors[kEraseGammaK * kChunk] = out.erase * gamma * k.inverse;
@@ -184,8 +182,8 @@ __device__ inline void multiply_keys(Accumulator (&qk)[8], Accumulator (&kk)[8],
   }
 }
 
-// From 16 columns of Q K^T and K K^T to those of A_qk and A_xk: row r, column i are the products by the norms and the
-// decay from i to r, gamma_r / gamma_i. Zeros above the diagonal; A_xk has something on it that nobody reads.
+// From 16 columns of Q K^T and K K^T to those of A_qk and A: row r, column i are the products by the norms and the
+// decay from i to r, gamma_r / gamma_i. Zeros above the diagonal; A has something on it that nobody reads.
 __device__ inline void to_chunk_block(Accumulator* qk, Accumulator* kk, const ChunkGates& gates, int warp, int n,
                                       const Lane& lane) {
 #pragma unroll
@@ -213,19 +211,9 @@ __device__ inline void to_chunk_block(Accumulator* qk, Accumulator* kk, const Ch
   }
 }
 
-// A = diag(erase) A_xk from a block of A_xk.
-__device__ inline void erase_block(Accumulator* A_xk, const ChunkGates& gates, int warp, const Lane& lane) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float erase = gates.erase[kBlock * warp + lane.row(i / 2)];
-    A_xk[0].x[i] *= erase, A_xk[1].x[i] *= erase;
-  }
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 
-// q and k, then in the same memory A and T. A_qk and A_xk pass through that of T on their way to the workspace, A_qk T
-// through that of A.
+// q and k, then in the same memory A and T. A_qk T passes through that of A on its way to the workspace.
 template <class E, int kKeyDim>
 struct PrepareMemory {
   using Keys = Tile<E, kChunk, kKeyDim>;
@@ -342,25 +330,17 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm<E, kKeyDim>)
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n) {
     if (n > warp) break;
-    to_chunk_block(qk + 2 * n, kk + 2 * n, gates, warp, n, lane);
+    Accumulator* const from_k = kk + 2 * n;
+    to_chunk_block(qk + 2 * n, from_k, gates, warp, n, lane);
     A_qk[n] = split_block<E>(qk[2 * n], qk[2 * n + 1]);
-    if (a.out.A_qk != nullptr) T.set(warp, n, A_qk[n], lane);
+    n < warp ? A.set(warp, n, split_block<E>(from_k[0], from_k[1]), lane) : diagonal.set(warp, from_k, lane);
   }
-  if (!a.erases) {
-    T.clear_upper(warp, lane);
-    store_row(a.out.A_qk, slot, T, warp, lane);
+  if (!a.erases) {  // T = I
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n) T.set(warp, n, A_qk[n], lane);
+    store_row(a.out.A_qkT, slot, T, warp, lane);
     return wait_for_row();
   }
-  if (a.out.A_qk != nullptr) store_lower_row(a.out.A_qk, slot, T, warp, lane);
-#pragma unroll
-  for (int n = 0; n < kBlocks; ++n) {
-    if (n > warp) break;
-    Accumulator* const A_xk = kk + 2 * n;
-    if (a.out.A_xk != nullptr) T.set(warp, n, split_block<E>(A_xk[0], A_xk[1]), lane);
-    erase_block(A_xk, gates, warp, lane);
-    n < warp ? A.set(warp, n, split_block<E>(A_xk[0], A_xk[1]), lane) : diagonal.set(warp, A_xk, lane);
-  }
-  if (a.out.A_xk != nullptr) store_lower_row(a.out.A_xk, slot, T, warp, lane);
   invert_unit_lower(A, diagonal, T, warp, lane);
   fence_async_proxy();
   __syncthreads();
