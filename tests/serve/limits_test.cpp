@@ -210,7 +210,7 @@ TEST(Limits, AStopCutsOffWhatTakesTooLong) {
   const std::string got = streamed.get();
   EXPECT_NE(got.find("the server is stopping"), std::string::npos) << got.substr(got.size() - 200);
   EXPECT_EQ(got.find("[DONE]"), std::string::npos);
-  EXPECT_TRUE(waiting.read_all().starts_with("HTTP/1.1 500"));
+  EXPECT_TRUE(waiting.read_all().starts_with("HTTP/1.1 503"));
 }
 
 TEST(Limits, APortThatIsTaken) {
