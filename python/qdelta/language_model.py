@@ -222,9 +222,11 @@ class LanguageModel:
         state: State | None = None,
     ):
         """Continues a text, or a list of ids, and returns the new text, or the new ids. A temperature of 0 takes the most
-        likely token. A state is continued; every token but the last new one has been read into it."""
+        likely token. A state is continued; every token but the last new one has been read into it. A text gets the
+        begin-of-text token where its tokenizer puts one, but not behind what a state has read already."""
         is_text = isinstance(prompt, str)
-        ids = self._ids("prompt", self.encode(prompt) if is_text else prompt)
+        begins = state is None or _checked("state", state).tokens == 0
+        ids = self._ids("prompt", self.encode(prompt, add_special_tokens=begins) if is_text else prompt)
         new = list(self.stream(ids, max_new_tokens, temperature, top_k, top_p, seed, stop_at_eos and is_text, state))
         return self.decode(new) if is_text else new
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import struct
@@ -184,6 +185,20 @@ def test_wrong_arguments_are_named(golden, with_bytes):
             named.decode(wrong)
     assert named.decode([]) == ""
     assert named.generate([1], np.int64(3), np.float32(0), np.int32(1)) == named.generate(np.array([1]), 3, 0)
+
+
+def test_a_text_behind_a_state_has_no_begin_of_text_token(with_bytes, monkeypatch):
+    """As `qdelta generate --load-state` and the server read it."""
+    model = qdelta.LanguageModel.load(with_bytes)
+    # No recorded model has a vocabulary that the byte tokenizer's own token is in.
+    bytes_of = functools.partial(model.encode, add_special_tokens=False)
+    monkeypatch.setattr(model, "encode", lambda text, add_special_tokens=True: [1] * add_special_tokens + bytes_of(text))
+    parts, whole = model.state(), model.state()
+    for text in ("12 ", "+ 3"):
+        model.generate(text, max_new_tokens=0, state=parts)
+    model.read(model.encode("12 + 3"), whole)
+    assert parts.tokens == whole.tokens == 7
+    assert close(*model.next_logits([[5], [5]], [parts, whole]))
 
 
 @pytest.mark.parametrize(
