@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
+import pickle
 import shutil
 import struct
 import subprocess
@@ -185,6 +187,27 @@ def test_wrong_arguments_are_named(golden, with_bytes):
             named.decode(wrong)
     assert named.decode([]) == ""
     assert named.generate([1], np.int64(3), np.float32(0), np.int32(1)) == named.generate(np.array([1]), 3, 0)
+
+
+def test_copies_are_states_of_their_own_and_what_is_no_handle_is_refused(golden):
+    """Each frees what it has: two with one handle, or with something else, would end the program."""
+    folder = golden / "model" / "qdelta_tiny"
+    with pytest.raises(TypeError, match=r"^a LanguageModel is made by LanguageModel.load\(folder\)"):
+        qdelta.LanguageModel(str(folder))
+    with pytest.raises(TypeError, match=r"^a State is made by LanguageModel.state\(\)"):
+        qdelta.State(None)
+    model = qdelta.LanguageModel.load(folder)
+    state = model.state()
+    model.read([1, 2], state)
+    for copied in (copy.copy(state), copy.deepcopy(state), copy.deepcopy({"state": state})["state"]):
+        model.read([3], copied)
+        assert (copied.tokens, state.tokens) == (3, 2)
+    assert copy.copy(model) is model and copy.deepcopy(model) is model
+    for one, instead in ((state, "save"), (model, "load")):
+        with pytest.raises(TypeError, match=f"cannot be pickled: {instead}"):
+            pickle.dumps(one)
+    with pytest.raises(TypeError, match="^threads is '2'"):
+        qdelta.LanguageModel.load(folder, threads="2")
 
 
 def test_a_text_behind_a_state_has_no_begin_of_text_token(with_bytes, monkeypatch):
