@@ -9,15 +9,18 @@ scripts/setup.sh dist
 build=${1:-build}
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build"/CMakeCache.txt)
 name=qdelta-$version-linux-$(uname -m)
+tests=()
 if [[ $build == build-cuda ]]; then
   name+=-cuda
+  tests=(cuda_tests ops_tests)
   echo "dist: for compute capabilities $(sed -n 's/^QDELTA_CUDA_ARCHITECTURES:STRING=//p' "$build"/CMakeCache.txt)"
 fi
 folder=dist/$name
 archive=$folder.tar.gz
 
 fresh=true
-for file in "$build"/qdelta "$build"/libqdelta.so "$build"/qdeltaConfig.cmake README.md LICENSE scripts/dist.sh; do
+for file in "$build"/qdelta "$build"/libqdelta.so "$build"/qdeltaConfig.cmake README.md LICENSE scripts/dist.sh \
+  scripts/gpu_figures.sh "${tests[@]/#/$build/}"; do
   if [[ $file -nt $archive ]]; then fresh=false; fi
 done
 if $fresh && [[ -d $folder ]]; then
@@ -50,6 +53,18 @@ cp LICENSE README.md "$folder/"
 dlpack=$(sed -n 's/^DLPACK_INCLUDE_DIR:PATH=//p' "$build"/CMakeCache.txt)
 cp -r "$dlpack/dlpack" "$folder/include/"
 mkdir -p "$folder/share/licenses"
+if ((${#tests[@]})); then
+  # Laid out as in the repository, so that the script and the tests find there what they find here.
+  share=$folder/share/qdelta
+  mkdir -p "$share/scripts" "$share/tests/data"
+  cp scripts/gpu_figures.sh "$share/scripts/"
+  cp -r configs "$share/"
+  cp -r tests/golden "$share/tests/"
+  cp -r tests/data/fixtures "$share/tests/data/"
+  cp -r python "$share/"
+  find "$share/python" -name __pycache__ -prune -exec rm -rf {} +
+  for program in "${tests[@]}"; do strip -o "$folder/bin/$program" "$build/$program"; done
+fi
 
 while read -r library path; do
   if is_the_systems "$library"; then continue; fi
@@ -63,10 +78,10 @@ while read -r library path; do
   package=$( (dpkg-query -S "$file" || dpkg-query -S "${file#/usr}") 2>/dev/null | sed 's/:.*//;q' || true)
   copyright=/usr/share/doc/$package/copyright
   if [[ $package && -f $copyright ]]; then cp -L "$copyright" "$folder/share/licenses/$package"; fi
-done < <(needs "$folder/bin/qdelta" "$folder/lib/libqdelta.so")
+done < <(needs "$folder"/bin/* "$folder/lib/libqdelta.so")
 
 # Each file looks for its libraries beside itself.
-patchelf --set-rpath "\$ORIGIN/../lib" "$folder/bin/qdelta"
+for program in "$folder"/bin/*; do patchelf --set-rpath "\$ORIGIN/../lib" "$program"; done
 for library in "$folder"/lib/*.so*; do
   if [[ ! -L $library ]]; then patchelf --set-rpath "\$ORIGIN" "$library"; fi
 done
@@ -79,7 +94,7 @@ while read -r library path; do
     exit 1
   fi
   echo "  $library => lib/${path##*/}"
-done < <(LD_LIBRARY_PATH='' needs "$folder/bin/qdelta" "$folder"/lib/*.so*) | sort -u
+done < <(LD_LIBRARY_PATH='' needs "$folder"/bin/* "$folder"/lib/*.so*) | sort -u
 env -i "$folder/bin/qdelta" info >/dev/null
 echo "  bin/qdelta info runs in an empty environment"
 

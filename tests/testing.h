@@ -23,6 +23,15 @@ namespace qdelta::testing {
 // Heavy loops shrink where QDELTA_QUICK is set, which is meant for sanitizers.
 inline bool quick() { return std::getenv("QDELTA_QUICK") != nullptr; }
 
+// The recorded cases: where they were when the tests were compiled, or where QDELTA_GOLDEN_DIR says, for tests that run
+// on another machine (make dist CUDA=1).
+#ifdef QDELTA_GOLDEN_DIR
+inline std::string golden_folder() {
+  const char* elsewhere = std::getenv("QDELTA_GOLDEN_DIR");
+  return elsewhere != nullptr ? elsewhere : QDELTA_GOLDEN_DIR;
+}
+#endif
+
 // Under a sanitizer an allocation that cannot be had ends the program.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;

@@ -24,11 +24,25 @@ _NO_LOGITS, _LAST_LOGITS, _ALL_LOGITS = 0, 1, 2
 _SPECIAL = {"bos": 0, "eos": 1, "pad": 2}
 
 
-class State:
+class _Handle:
+    """What owns something of the library's, and frees it."""
+
+    def __init__(self, handle: c_void_p, made_by: str):
+        if not isinstance(handle, c_void_p):  # anything else would be freed as if it were one
+            raise TypeError(f"a {type(self).__name__} is made by {made_by}, not by its name")
+        self._handle = handle
+
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} cannot be pickled: {self._instead}")
+
+
+class State(_Handle):
     """What a prefix leaves behind: of the same size whatever its length. Made by LanguageModel.state()."""
 
+    _instead = "save() writes it to a file"
+
     def __init__(self, handle: c_void_p):
-        self._handle = handle
+        super().__init__(handle, "LanguageModel.state()")
 
     def __del__(self):
         if getattr(self, "_handle", None):
@@ -45,16 +59,24 @@ class State:
         check(library.qdelta_state_clone(self._handle, byref(copy)))
         return State(copy)
 
+    def __copy__(self) -> State:
+        return self.clone()
+
+    def __deepcopy__(self, memo) -> State:
+        return self.clone()
+
     def save(self, path: str | os.PathLike) -> None:
         """In the format of `qdelta generate --save-state`."""
         check(library.qdelta_state_save(self._handle, os.fsencode(path)))
 
 
-class LanguageModel:
+class LanguageModel(_Handle):
     """An open model folder. Use LanguageModel.load."""
 
+    _instead = "load() opens its folder again"
+
     def __init__(self, handle: c_void_p):
-        self._handle = handle
+        super().__init__(handle, "LanguageModel.load(folder)")
 
     def __del__(self):
         if getattr(self, "_handle", None):
@@ -71,6 +93,8 @@ class LanguageModel:
         options = _library.ModelOptions()
         library.qdelta_model_options_init_sized(byref(options), ctypes.sizeof(options))
         options.device = _library.device_named(device)
+        if not isinstance(threads, Integral):
+            raise TypeError(f"threads is {threads!r}, expected a whole number")
         options.threads = threads
         if dtype not in (None, "f32", "bf16"):
             raise ValueError(f"dtype is {dtype!r}, expected 'f32' or 'bf16'")
@@ -80,6 +104,12 @@ class LanguageModel:
         handle = c_void_p()
         check(library.qdelta_model_open(os.fsencode(_model_folder(folder)), byref(options), byref(handle)))
         return cls(handle)
+
+    def __copy__(self) -> LanguageModel:
+        return self  # nothing in it changes
+
+    def __deepcopy__(self, memo) -> LanguageModel:
+        return self
 
     @property
     def config(self) -> dict:
@@ -222,9 +252,11 @@ class LanguageModel:
         state: State | None = None,
     ):
         """Continues a text, or a list of ids, and returns the new text, or the new ids. A temperature of 0 takes the most
-        likely token. A state is continued; every token but the last new one has been read into it."""
+        likely token. A state is continued; every token but the last new one has been read into it. A text gets the
+        begin-of-text token where its tokenizer puts one, but not behind what a state has read already."""
         is_text = isinstance(prompt, str)
-        ids = self._ids("prompt", self.encode(prompt) if is_text else prompt)
+        begins = state is None or _checked("state", state).tokens == 0
+        ids = self._ids("prompt", self.encode(prompt, add_special_tokens=begins) if is_text else prompt)
         new = list(self.stream(ids, max_new_tokens, temperature, top_k, top_p, seed, stop_at_eos and is_text, state))
         return self.decode(new) if is_text else new
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
+import pickle
 import shutil
 import struct
 import subprocess
@@ -184,6 +187,41 @@ def test_wrong_arguments_are_named(golden, with_bytes):
             named.decode(wrong)
     assert named.decode([]) == ""
     assert named.generate([1], np.int64(3), np.float32(0), np.int32(1)) == named.generate(np.array([1]), 3, 0)
+
+
+def test_copies_are_states_of_their_own_and_what_is_no_handle_is_refused(golden):
+    """Each frees what it has: two with one handle, or with something else, would end the program."""
+    folder = golden / "model" / "qdelta_tiny"
+    with pytest.raises(TypeError, match=r"^a LanguageModel is made by LanguageModel.load\(folder\)"):
+        qdelta.LanguageModel(str(folder))
+    with pytest.raises(TypeError, match=r"^a State is made by LanguageModel.state\(\)"):
+        qdelta.State(None)
+    model = qdelta.LanguageModel.load(folder)
+    state = model.state()
+    model.read([1, 2], state)
+    for copied in (copy.copy(state), copy.deepcopy(state), copy.deepcopy({"state": state})["state"]):
+        model.read([3], copied)
+        assert (copied.tokens, state.tokens) == (3, 2)
+    assert copy.copy(model) is model and copy.deepcopy(model) is model
+    for one, instead in ((state, "save"), (model, "load")):
+        with pytest.raises(TypeError, match=f"cannot be pickled: {instead}"):
+            pickle.dumps(one)
+    with pytest.raises(TypeError, match="^threads is '2'"):
+        qdelta.LanguageModel.load(folder, threads="2")
+
+
+def test_a_text_behind_a_state_has_no_begin_of_text_token(with_bytes, monkeypatch):
+    """As `qdelta generate --load-state` and the server read it."""
+    model = qdelta.LanguageModel.load(with_bytes)
+    # No recorded model has a vocabulary that the byte tokenizer's own token is in.
+    bytes_of = functools.partial(model.encode, add_special_tokens=False)
+    monkeypatch.setattr(model, "encode", lambda text, add_special_tokens=True: [1] * add_special_tokens + bytes_of(text))
+    parts, whole = model.state(), model.state()
+    for text in ("12 ", "+ 3"):
+        model.generate(text, max_new_tokens=0, state=parts)
+    model.read(model.encode("12 + 3"), whole)
+    assert parts.tokens == whole.tokens == 7
+    assert close(*model.next_logits([[5], [5]], [parts, whole]))
 
 
 @pytest.mark.parametrize(

@@ -249,13 +249,21 @@ def test_transforms_of_torch_func(known):
     assert q_delta(inputs).shape == inputs["v"].shape
 
 
-def test_second_derivatives_are_refused():
-    inputs = make_inputs()
-    q = inputs["q"].requires_grad_()
-    o, _ = ops.chunk_delta_rule(q, inputs["k"], inputs["v"], inputs["beta"], use_qk_l2norm_in_kernel=True)
-    (gradient,) = torch.autograd.grad(o.square().sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+@pytest.mark.parametrize("registered", [False, True])
+@pytest.mark.parametrize("loss", [lambda o: o.square().sum(), lambda o: o.sum()], ids=["squares", "sum"])
+def test_second_derivatives_are_refused(loss, registered):
+    if registered:
+        q, *rest = arguments("delta", "cpu")
+        o, *_ = torch.ops.qdelta.recurrence(q, *rest)
+    else:
+        inputs = make_inputs()
+        q = inputs["q"].requires_grad_()
+        o, _ = ops.chunk_delta_rule(q, inputs["k"], inputs["v"], inputs["beta"], use_qk_l2norm_in_kernel=True)
+    (plain,) = torch.autograd.grad(loss(o), q, retain_graph=True)
+    (gradient,) = torch.autograd.grad(loss(o), q, create_graph=True)
+    assert torch.equal(plain, gradient)
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
+        (gradient.square().sum() + q.sum()).backward()  # nor is their part left out
 
 
 def test_a_backward_without_what_the_forward_saves_is_refused():

@@ -63,7 +63,7 @@ Exchange::Piece Completion::next_events() {
     if (answer_.add_events(std::move(update), piece.data)) job_->stop(sequence);
   }
   if (const std::string why = job_->failure(); !why.empty() && !answer_.complete()) {
-    piece.data += event(json_text(ApiError(500, why).body()));
+    piece.data += event(json_text(ApiError(job_->failure_status(), why).body()));
     piece.end = true;
   } else if (complete() && not_kept_) {
     piece.data += event(json_text(not_kept_->body()));
@@ -91,7 +91,8 @@ void Completion::collect() {
   const std::string why = job_->failure();
   if (why.empty()) return;
   answered_ = true;
-  exchange_->answer({500, "application/json", json_text(ApiError(500, why).body()), {}});
+  const int status = job_->failure_status();
+  exchange_->answer({status, "application/json", json_text(ApiError(status, why).body()), {}});
 }
 
 bool Completion::complete() {

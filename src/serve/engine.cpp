@@ -12,6 +12,7 @@ namespace {
 
 constexpr const char* kNoNumber = "the model gives something that is not a number";
 constexpr const char* kStopping = "the server is stopping";
+constexpr int kUnavailable = 503, kFailed = 500;
 
 // Shorter beginnings are read again: a call of the model more costs as much. On a GPU that is so for longer ones.
 std::size_t least_kept(const Device& device) { return device.gpu == nullptr ? 128 : 512; }
@@ -99,12 +100,12 @@ void Engine::run() {
     } catch (const std::exception& error) {
       // What broke is not known to be any one sequence's fault, and its states may be half written. A request that has
       // not begun is not touched, except the one that could not even begin.
-      if (in_batch_ == 0) fail_waiting(error.what());
-      fail_running(error.what());
+      if (in_batch_ == 0) fail_waiting(error.what(), kFailed);
+      fail_running(error.what(), kFailed);
     }
   }
-  fail_running(kStopping);
-  fail_waiting(kStopping);
+  fail_running(kStopping, kUnavailable);
+  fail_waiting(kStopping, kUnavailable);
 }
 
 bool Engine::wait_for_work() {
@@ -130,8 +131,8 @@ bool Engine::wait_for_work() {
   busy_ = true;
   if (std::exchange(aborting_, false)) {
     lock.unlock();
-    fail_running(kStopping);
-    fail_waiting(kStopping);
+    fail_running(kStopping, kUnavailable);
+    fail_waiting(kStopping, kUnavailable);
   }
   return true;
 }
@@ -435,7 +436,7 @@ void Engine::read_ahead() {
   }
 }
 
-void Engine::fail_running(const std::string& why) {
+void Engine::fail_running(const std::string& why, int status) {
   outbox_.send(letters_);
   outbox_.flush();
   try {
@@ -445,14 +446,14 @@ void Engine::fail_running(const std::string& why) {
   }
   for (std::size_t slot = 0; slot < running_.size(); ++slot) {
     if (running_[slot] == nullptr) continue;
-    if (!running_[slot]->sequence.done()) running_[slot]->job->fail(why);
+    if (!running_[slot]->sequence.done()) running_[slot]->job->fail(why, status);
     leave(slot);
   }
 }
 
-void Engine::fail_waiting(const std::string& why) {
+void Engine::fail_waiting(const std::string& why, int status) {
   const std::lock_guard lock(mutex_);
-  for (const std::shared_ptr<Job>& job : std::exchange(queue_, {})) job->fail(why);
+  for (const std::shared_ptr<Job>& job : std::exchange(queue_, {})) job->fail(why, status);
   started_ = 0;
   metrics_.queued = 0;
 }

@@ -114,8 +114,8 @@ class Engine {
   void read_ahead();
   void count_cache();
   // Whatever is in the batch, or waits, ends here.
-  void fail_running(const std::string& why);
-  void fail_waiting(const std::string& why);
+  void fail_running(const std::string& why, int status);
+  void fail_waiting(const std::string& why, int status);
 
   const Tokenizer& tokenizer_;
   Metrics& metrics_;

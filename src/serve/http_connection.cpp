@@ -38,7 +38,12 @@ std::string lower(beast::string_view text) {
 HttpRequest head_of_request(const http::request<http::string_body>& message, std::string remote) {
   HttpRequest request;
   request.method = std::string(message.method_string());
-  const std::string target(message.target());
+  std::string target(message.target());
+  // Proxies may ask for a whole address, http://HOST/PATH.
+  if (constexpr std::string_view kScheme = "http://"; target.starts_with(kScheme)) {
+    target.erase(0, std::min(target.find('/', kScheme.size()), target.size()));
+    if (!target.starts_with('/')) target.insert(0, 1, '/');
+  }
   const std::size_t mark = target.find('?');
   request.path = target.substr(0, mark);
   if (mark != std::string::npos) request.query = target.substr(mark + 1);

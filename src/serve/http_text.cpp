@@ -3,16 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 
 namespace qdelta::serve {
 namespace {
 
+constexpr int kNoContent = 204;  // has no body, and so no length of one
+
 const char* reason_of(int status) {
   switch (status) {
     case 200:
       return "OK";
-    case 204:
+    case kNoContent:
       return "No Content";
     case 400:
       return "Bad Request";
@@ -59,6 +62,7 @@ std::string_view HttpRequest::header(std::string_view name) const {
 std::optional<Refusal> refuse_framing(const HttpRequest& request) {
   int lengths = 0;
   int encodings = 0;
+  int hosts = 0;
   for (const auto& [name, value] : request.headers) {
     if (name == "content-length") {
       ++lengths;
@@ -66,6 +70,7 @@ std::optional<Refusal> refuse_framing(const HttpRequest& request) {
         return Refusal{400, "Content-Length must be a number of bytes"};
       }
     }
+    if (name == "host") ++hosts;
     if (name == "transfer-encoding") {
       ++encodings;
       if (value != "chunked") return Refusal{501, "the only Transfer-Encoding that is known here is chunked"};
@@ -74,6 +79,7 @@ std::optional<Refusal> refuse_framing(const HttpRequest& request) {
       return Refusal{415, "Content-Encoding: send the body as it is"};
     }
   }
+  if (hosts > 1) return Refusal{400, "there are several Hosts"};
   if (lengths > 1) return Refusal{400, "there are several Content-Lengths"};
   if (encodings > 1) return Refusal{400, "there are several Transfer-Encodings"};
   if (lengths > 0 && encodings > 0) return Refusal{400, "Content-Length and Transfer-Encoding contradict one another"};
@@ -85,10 +91,24 @@ std::string head_of(const HttpAnswer& answer, Ending ending, bool keep_alive) {
       fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\n", answer.status, reason_of(answer.status), answer.type);
   const auto out = std::back_inserter(head);
   for (const auto& [name, value] : answer.headers) fmt::format_to(out, "{}: {}\r\n", name, value);
-  if (ending == Ending::length) fmt::format_to(out, "Content-Length: {}\r\n", answer.body.size());
+  if (ending == Ending::length && answer.status != kNoContent)
+    fmt::format_to(out, "Content-Length: {}\r\n", answer.body.size());
   if (ending == Ending::chunks) head += "Transfer-Encoding: chunked\r\n";
   head += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
   return head;
+}
+
+std::string unescaped(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    int byte = 0;
+    const char* digits = text.data() + i + 1;
+    const bool escape = text[i] == '%' && i + 2 < text.size() &&
+                        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2 && *digits != '-';
+    out += escape ? static_cast<char>(byte) : text[i];
+    if (escape) i += 2;
+  }
+  return out;
 }
 
 std::string chunk_of(const std::string& data) { return fmt::format("{:x}\r\n{}\r\n", data.size(), data); }

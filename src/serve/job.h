@@ -63,6 +63,11 @@ class Job {
     const std::lock_guard lock(mutex_);
     return failure_;
   }
+  // With which HTTP status: 503 where the server stopped.
+  [[nodiscard]] int failure_status() const {
+    const std::lock_guard lock(mutex_);
+    return failure_status_;
+  }
   // The client has gone.
   void cancel() { cancelled_ = true; }
   // A stop string has been found: no more of this sequence is wanted.
@@ -78,10 +83,12 @@ class Job {
   void push(Update update) {
     change([&] { updates_.push_back(std::move(update)); });
   }
-  void fail(const std::string& why) {
+  void fail(const std::string& why, int status = 500) {
     failed_ = true;
     change([&] {
-      if (failure_.empty()) failure_ = why;
+      if (!failure_.empty()) return;
+      failure_ = why;
+      failure_status_ = status;
     });
   }
 
@@ -106,6 +113,7 @@ class Job {
   std::vector<Update> updates_;
   std::string failure_;
   bool told_ = false;
+  int failure_status_ = 500;
 };
 
 }  // namespace qdelta::serve

@@ -190,6 +190,18 @@ float penalty_of(const Fields& fields, const char* name) {
   return value;
 }
 
+// What SamplingOptions::check asks for too, but by the names that the fields have here.
+void check_sampling(const SamplingOptions& sampling) {
+  const auto expect = [](bool good, const char* name, float value, const char* what) {
+    if (!good) refuse(name, "{} is {}, expected {}", name, value, what);
+  };
+  const float top_p = sampling.top_p, min_p = sampling.min_p;
+  expect(sampling.temperature >= 0, "temperature", sampling.temperature, "0 or more");
+  expect(top_p > 0 && top_p <= 1, "top_p", top_p, "more than 0 and at most 1");
+  expect(min_p >= 0 && min_p < 1, "min_p", min_p, "at least 0 and less than 1");
+  expect(sampling.repetition_penalty > 0, "repetition_penalty", sampling.repetition_penalty, "more than 0");
+}
+
 SamplingOptions sampling_of(const Fields& fields) {
   SamplingOptions sampling;
   sampling.temperature = fields.number("temperature", 1.0F);
@@ -201,11 +213,7 @@ SamplingOptions sampling_of(const Fields& fields) {
   // -1 is what some clients send for all.
   const auto top_k = fields.integer("top_k", -1, std::numeric_limits<std::int32_t>::max());
   sampling.top_k = static_cast<int>(std::max<std::int64_t>(top_k.value_or(0), 0));
-  try {
-    sampling.check();
-  } catch (const Error& error) {
-    throw ApiError(400, error.what());
-  }
+  check_sampling(sampling);
   return sampling;
 }
 
@@ -262,11 +270,14 @@ void refuse_unsupported(const Fields& fields, std::int64_t n) {
        {"prompt_logprobs", "json_schema", "regex", "ebnf", "stop_regex", "n_predict", "max_new_tokens", "samplers"}) {
     fields.only(name, {});
   }
-  for (const char* name :
-       {"grammar", "structured_outputs", "allowed_token_ids", "lora", "lora_request", "mirostat_tau", "mirostat_eta",
-        "tools", "tool_choice", "functions", "function_call", "prompt_embeds", "logits_processors", "images"}) {
+  for (const char* name : {"grammar", "structured_outputs", "allowed_token_ids", "lora", "lora_request", "mirostat_tau",
+                           "mirostat_eta", "tools", "functions", "prompt_embeds", "logits_processors", "images"}) {
     fields.only(name, {json::array(), json::object()});
   }
+  // Without tools none is called, whatever is left to the model.
+  for (const char* name : {"tool_choice", "function_call"}) fields.only(name, {"none", "auto"});
+  fields.only("modalities", {json::array({"text"})});
+  fields.only("audio", {json::object()});
   for (const char* name : {"bad_words", "banned_tokens", "banned_strings", "custom_token_bans"}) {
     fields.only(name, {json::array(), ""});
   }
@@ -333,7 +344,7 @@ nlohmann::ordered_json message_of(const nlohmann::ordered_json& given, std::size
   const auto content = given.find("content");
   if (content == given.end()) refuse("messages", "{}.content is missing", place);
   for (const char* name : {"tool_calls", "tool_call_id", "function_call", "audio"}) {
-    if (given.contains(name) && !given[name].is_null()) refuse("messages", "{}.{} is not supported", place, name);
+    if (given.contains(name) && !given[name].empty()) refuse("messages", "{}.{} is not supported", place, name);
   }
   nlohmann::ordered_json message = given;
   if (content->is_string()) return message;
@@ -378,15 +389,17 @@ CompletionRequest parse_chat(std::string_view body, const Limits& limits) {
   request.chat = true;
   parse_common(fields, limits, request);
   fields.only("echo", {false});
+  fields.only("prompt", {});  // a chat's is made of its messages
   fields.only("continue_final_message", {false});
   fields.only("add_generation_prompt", {true});
   fields.only("chat_template", {});
   fields.only("chat_template_kwargs", {json::object()});
   fields.only("documents", {json::array()});
   const json* messages = fields.find("messages");
-  if (messages == nullptr || !messages->is_array() || messages->empty()) {
-    refuse("messages", "messages is missing: an array of objects with role and content");
-  }
+  constexpr const char* kMessages = "an array of objects with role and content";
+  if (messages == nullptr) refuse("messages", "messages is missing: {}", kMessages);
+  if (!messages->is_array()) refuse("messages", "messages must be {}, not {}", kMessages, type_name(*messages));
+  if (messages->empty()) refuse("messages", "messages is empty: expected {}", kMessages);
   if (!request.save_state.empty() && request.n > 1) {
     refuse("save_state", "save_state keeps one state, but n is {}", request.n);
   }

@@ -13,6 +13,7 @@
 #include "serve/api_error.h"
 #include "serve/completion.h"
 #include "serve/http.h"
+#include "serve/http_text.h"
 #include "serve/json_text.h"
 #include "serve/memory_budget.h"
 #include "serve/page.h"
@@ -27,6 +28,7 @@ namespace {
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
+constexpr std::string_view kModel = "/v1/models/";
 constexpr std::chrono::milliseconds kPause{5};
 constexpr std::chrono::seconds kHear{1};  // for the last words of answers that are cut off
 
@@ -35,6 +37,21 @@ HttpAnswer answer_of(const ApiError& error) {
   HttpAnswer answer = answer_of(error.status(), error.body());
   if (error.status() == 503) answer.headers.emplace_back("Retry-After", "1");
   return answer;
+}
+
+// What this path is asked with is another method.
+HttpAnswer wrong_method(const HttpRequest& head, const char* right) {
+  HttpAnswer answer = answer_of(ApiError(405, fmt::format("{} is not for {}: {} is", head.method, head.path, right)));
+  answer.headers.emplace_back("Allow", right);
+  return answer;
+}
+
+// The key in "Bearer KEY"; the scheme's name may be written in any case.
+std::string_view bearer_key(std::string_view authorization) {
+  constexpr std::string_view kBearer = "bearer ";
+  const auto same = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; };
+  if (!std::ranges::equal(authorization.substr(0, kBearer.size()), kBearer, same)) return {};
+  return authorization.substr(kBearer.size());
 }
 
 // The same time whatever the key that was tried.
@@ -57,7 +74,9 @@ HttpOptions http_options(const ServerOptions& options, const NamedStates* states
   if (!options.cors.empty()) {
     http.always = {{"Access-Control-Allow-Origin", options.cors},
                    {"Access-Control-Allow-Methods", "GET, POST, PUT, DELETE, OPTIONS"},
-                   {"Access-Control-Allow-Headers", "Authorization, Content-Type"}};
+                   // Clients of OpenAI's send headers of their own; the star does not stand for the first.
+                   {"Access-Control-Allow-Headers", "Authorization, Content-Type, *"},
+                   {"Access-Control-Expose-Headers", "Qdelta-Cached-Tokens, Retry-After"}};
   }
   return http;
 }
@@ -170,8 +189,11 @@ class Server::Implementation {
         return std::nullopt;
       }
       if (head.method == "GET") return get(head);
-      if (head.method != "POST") throw ApiError(405, fmt::format("{} is not for this server", head.method));
-      if (!posts_.contains(head.path)) throw ApiError(404, fmt::format("there is no POST {}", head.path));
+      if (!posts_.contains(head.path)) {
+        if (is_got(head.path)) return Routes::Early{wrong_method(head, "GET"), false};
+        throw ApiError(404, fmt::format("there is no {} {}", head.method, head.path));
+      }
+      if (head.method != "POST") return Routes::Early{wrong_method(head, "POST"), false};
       if (!head.has_body) throw ApiError(411, "the body's length is missing");
       if (head.header("content-type").starts_with("multipart/")) {
         throw ApiError(415, "the body must be JSON, not a form");
@@ -183,11 +205,13 @@ class Server::Implementation {
   }
 
   void check_key(const HttpRequest& head) const {
-    constexpr std::string_view kBearer = "Bearer ";
     if (options_.api_key.empty() || head.path == "/health" || head.path == "/") return;
-    const std::string_view given = head.header("authorization");
-    if (given.starts_with(kBearer) && same_key(given.substr(kBearer.size()), options_.api_key)) return;
+    if (same_key(bearer_key(head.header("authorization")), options_.api_key)) return;
     throw ApiError(401, "a key is needed: Authorization: Bearer KEY");
+  }
+
+  [[nodiscard]] bool is_got(const std::string& path) const {
+    return path == "/" || path == "/health" || path == "/metrics" || path.starts_with(kModel) || gets_.contains(path);
   }
 
   [[nodiscard]] Routes::Early get(const HttpRequest& head) {
@@ -200,10 +224,14 @@ class Server::Implementation {
     }
     if (head.path == "/")
       return {{.status = 200, .type = "text/html; charset=utf-8", .body = std::string(page())}, false};
-    const auto found = gets_.find(head.path);
-    if (head.path == "/v1/models/" + options_.model_name) return {answer_of(200, model_info()), false};
-    if (found == gets_.end()) throw ApiError(404, fmt::format("there is no GET {}", head.path));
-    return {answer_of(200, found->second()), false};
+    if (head.path.starts_with(kModel)) {
+      const std::string_view name = std::string_view(head.path).substr(kModel.size());
+      if (unescaped(name) == options_.model_name) return {answer_of(200, model_info()), false};
+      throw ApiError(404, fmt::format("there is no model '{}': this server has '{}'", name, options_.model_name));
+    }
+    if (const auto found = gets_.find(head.path); found != gets_.end()) return {answer_of(200, found->second()), false};
+    if (posts_.contains(head.path)) return {wrong_method(head, "POST"), false};
+    throw ApiError(404, fmt::format("there is no GET {}", head.path));
   }
 
   void handle(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {

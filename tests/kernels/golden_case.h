@@ -65,7 +65,7 @@ inline GoldenCase read_golden_case(const std::filesystem::path& path) {
 
 // Those of the repository, and those of the folder that QDELTA_GOLDEN names, without the ones that are in both.
 inline std::vector<GoldenCase> read_golden_cases() {
-  std::vector<std::filesystem::path> folders{std::filesystem::path(QDELTA_GOLDEN_DIR) / "op"};
+  std::vector<std::filesystem::path> folders{std::filesystem::path(golden_folder()) / "op"};
   if (const char* more = std::getenv("QDELTA_GOLDEN")) folders.push_back(std::filesystem::path(more) / "op");
   std::vector<GoldenCase> cases;
   std::set<std::string> taken;

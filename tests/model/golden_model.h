@@ -53,7 +53,7 @@ struct RecordedModel {
   [[nodiscard]] double loss() const { return element_as_double(expected.view("loss"), 0); }
 
  private:
-  static std::string folder_of(const std::string& name) { return std::string(QDELTA_GOLDEN_DIR) + "/model/" + name; }
+  static std::string folder_of(const std::string& name) { return golden_folder() + "/model/" + name; }
 };
 
 }  // namespace qdelta::testing

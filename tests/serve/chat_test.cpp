@@ -90,6 +90,15 @@ TEST(Interfaces, AModelByItsName) {
   const Serving serving;
   EXPECT_EQ(json::parse(serving.client().get("/v1/models/qdelta")->body)["id"], "qdelta");
   EXPECT_EQ(serving.client().get("/v1/models/other")->status, 404);
+  serve::ServerOptions options;
+  options.model_name = "my/model";
+  const Serving named(options);
+  for (const char* name : {"my/model", "my%2Fmodel", "my%2fmodel"}) {
+    EXPECT_EQ(json::parse(named.client().get(std::string("/v1/models/") + name)->body)["id"], "my/model") << name;
+  }
+  for (const char* name : {"my%2", "%", "my%-2model", "my%252Fmodel"}) {
+    EXPECT_EQ(named.client().get(std::string("/v1/models/") + name)->status, 404) << name;
+  }
 }
 
 TEST(Interfaces, PagesOfAnotherOriginMayAskWhereTheyAreToldSo) {
@@ -101,6 +110,8 @@ TEST(Interfaces, PagesOfAnotherOriginMayAskWhereTheyAreToldSo) {
   ASSERT_TRUE(may);
   EXPECT_EQ(may->status, 204);
   EXPECT_EQ(may->get_header_value("Access-Control-Allow-Origin"), "https://example.org");
+  EXPECT_EQ(may->get_header_value("Access-Control-Allow-Headers"), "Authorization, Content-Type, *");
+  EXPECT_EQ(may->get_header_value("Content-Length"), "");  // there is no body to have one
   EXPECT_EQ(serving.client().get("/v1/models")->get_header_value("Access-Control-Allow-Origin"), "https://example.org");
   const Serving closed;
   EXPECT_EQ(closed.client().request("OPTIONS", "/v1/completions", {}, "")->status, 405);

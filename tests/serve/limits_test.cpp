@@ -53,8 +53,14 @@ TEST(Limits, BadRequestsAreToldWhatIsWrong) {
   expect_refused(serving.client().get("/nowhere"), 404, "there is no GET /nowhere");
   expect_refused(serving.post("/v1/chat", json::object()), 404, "there is no POST");
   expect_refused(serving.post("/v1/chat/completions", json::object()), 400, "messages is missing");
-  expect_refused(serving.client().request("PUT", "/v1/completions", {}, "{}"), 405, "PUT");
-  expect_refused(serving.client().get("/v1/completions"), 404, "there is no GET");
+  for (const char* method : {"PUT", "GET", "DELETE"}) {
+    const auto answer = serving.client().request(method, "/v1/completions", {}, "{}");
+    expect_refused(answer, 405, std::string(method) + " is not for /v1/completions: POST is");
+    EXPECT_EQ(answer->get_header_value("Allow"), "POST");
+  }
+  expect_refused(serving.post("/health", json::object()), 405, "POST is not for /health: GET is");
+  expect_refused(serving.client().request("DELETE", "/nowhere", {}, ""), 404, "there is no DELETE /nowhere");
+  expect_refused(serving.client().get("/v1/models/other"), 404, "no model 'other': this server has 'qdelta'");
   expect_refused(serving.client().post("/v1/completions", "--x", {{"Content-Type", "multipart/form-data; boundary=x"}}),
                  415, "form");
   EXPECT_EQ(post({{"prompt", "seven c"}, {"max_tokens", 20}})->status, 200);
@@ -77,6 +83,13 @@ TEST(Limits, WhatIsNoHttpDoesNoHarm) {
   EXPECT_TRUE(answer_to("GET /health HTTP/9.9\r\n\r\n").starts_with("HTTP/1.1 400"));
   EXPECT_TRUE(answer_to("GET /" + std::string(70'000, 'a') + " HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 431"));
   EXPECT_TRUE(answer_to(head + "X: " + std::string(70'000, 'a') + "\r\n\r\n").starts_with("HTTP/1.1 431"));
+  EXPECT_TRUE(answer_to(head + "Host: y\r\nContent-Length: 2\r\n\r\n{}").starts_with("HTTP/1.1 400"));
+  // The form that proxies use.
+  for (const char* target : {"http://x/health", "http://x:80/health?a=b"}) {
+    const std::string request = fmt::format("GET {} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", target);
+    EXPECT_TRUE(answer_to(request).starts_with("HTTP/1.1 200")) << target;
+  }
+  EXPECT_TRUE(answer_to("GET http://x HTTP/1.1\r\nHost: x\r\n\r\n").starts_with("HTTP/1.1 200"));  // the page
   EXPECT_TRUE(answer_to(head + "\r\n").starts_with("HTTP/1.1 411"));
   EXPECT_TRUE(answer_to(head + "Content-Length: 500\r\n\r\n{\"prompt\"").starts_with("HTTP/1.1 400"));
   EXPECT_TRUE(answer_to(head + "Content-Length: 99999999999\r\n\r\n{}").starts_with("HTTP/1.1 413"));
@@ -159,8 +172,9 @@ TEST(Limits, AKeyIsAskedForWhereThereIsOne) {
     expect_refused(serving.client().post("/v1/completions", body, {{"Authorization", key}}), 401, "key");
   }
   expect_refused(serving.client().get("/metrics"), 401, "key");
-  const HttpClient::Result good = serving.client().post("/v1/completions", body, {{"Authorization", "Bearer secret"}});
-  EXPECT_EQ(good->status, 200);
+  for (const char* key : {"Bearer secret", "bearer secret"}) {
+    EXPECT_EQ(serving.client().post("/v1/completions", body, {{"Authorization", key}})->status, 200) << key;
+  }
 }
 
 TEST(Limits, AStopLetsWhatRunsComeToItsEnd) {
@@ -196,7 +210,7 @@ TEST(Limits, AStopCutsOffWhatTakesTooLong) {
   const std::string got = streamed.get();
   EXPECT_NE(got.find("the server is stopping"), std::string::npos) << got.substr(got.size() - 200);
   EXPECT_EQ(got.find("[DONE]"), std::string::npos);
-  EXPECT_TRUE(waiting.read_all().starts_with("HTTP/1.1 500"));
+  EXPECT_TRUE(waiting.read_all().starts_with("HTTP/1.1 503"));
 }
 
 TEST(Limits, APortThatIsTaken) {

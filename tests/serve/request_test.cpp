@@ -159,14 +159,14 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"prompt": "a", "max_tokens": 2.5})", "max_tokens", "whole number"},
         Refused{R"({"prompt": "a", "max_tokens": 1e9})", "max_tokens", "whole number"},
         Refused{R"({"prompt": "a", "max_tokens": 0})", "max_tokens", "echo"},
-        Refused{R"({"prompt": "a", "temperature": -1})", "", "temperature is -1"},
         Refused{R"({"prompt": "a", "temperature": "hot"})", "temperature", "must be a number"},
         Refused{R"({"prompt": "a", "temperature": 1e300})", "temperature", "too large"},
-        Refused{R"({"prompt": "a", "top_p": 0})", "", "top-p is 0"},
-        Refused{R"({"prompt": "a", "top_p": 1.1})", "", "top-p"},
-        Refused{R"({"prompt": "a", "min_p": 1})", "", "min-p"},
+        Refused{R"({"prompt": "a", "temperature": -1})", "temperature", "temperature is -1, expected 0 or more"},
+        Refused{R"({"prompt": "a", "top_p": 0})", "top_p", "top_p is 0, expected more than 0 and at most 1"},
+        Refused{R"({"prompt": "a", "top_p": 1.1})", "top_p", "top_p is 1.1"},
+        Refused{R"({"prompt": "a", "min_p": 1})", "min_p", "min_p is 1, expected at least 0 and less than 1"},
+        Refused{R"({"prompt": "a", "repetition_penalty": 0})", "repetition_penalty", "repetition_penalty is 0"},
         Refused{R"({"prompt": "a", "top_k": -2})", "top_k", "whole number from -1"},
-        Refused{R"({"prompt": "a", "repetition_penalty": 0})", "", "repetition penalty"},
         Refused{R"({"prompt": "a", "logprobs": 21})", "logprobs", "from 0 to 20"},
         Refused{R"({"prompt": "a", "logprobs": true})", "logprobs", "whole number"},
         Refused{R"({"prompt": "a", "seed": 1.5})", "seed", "whole number"},
@@ -236,7 +236,15 @@ TEST(Request, AChat) {
   EXPECT_EQ(request.max_tokens, 9);
   EXPECT_EQ(request.logprobs, 3);
   EXPECT_EQ(request.n, 2);
+  // As clients send a message back that they were given, and where they have no tools.
+  const CompletionRequest again = parse_chat(R"({"messages": [{"role": "assistant", "content": "a", "tool_calls": [],
+      "function_call": null, "refusal": null}], "tools": [], "tool_choice": "none", "modalities": ["text"]})",
+                                             limits);
+  EXPECT_EQ(again.messages[0]["content"], "a");
   for (const char* bad : {R"({"messages": []})", R"({"prompt": "a"})", R"({"messages": [{"role": "user"}]})",
+                          R"({"messages": "a"})", R"({"messages": [{"role": "user", "content": "a"}], "prompt": "b"})",
+                          R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"})",
+                          R"({"messages": [{"role": "user", "content": "a"}], "modalities": ["audio"]})",
                           R"({"messages": [{"content": "a"}]})", R"({"messages": [{"role": "user", "content": 3}]})",
                           R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
                           R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]})",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 from torch.autograd import forward_ad
-from torch.autograd.function import once_differentiable
 
 from . import _call
 from ._arguments import check_arguments, is_dense
@@ -237,7 +236,23 @@ def _gradients(ctx, do: Tensor | None, dht: Tensor | None = None) -> tuple:
     return (*needed, None)
 
 
-_gradients_once = once_differentiable(_gradients)
+class _Once(torch.autograd.Function):
+    """Gradients that have none themselves. PyTorch's once_differentiable refuses only where those of the results have some,
+    and would leave out the others silently: a penalty on the gradient of a sum, say."""
+
+    @staticmethod
+    def forward(ctx, has_gradient, *gradients):
+        return gradients
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise NotImplementedError("qdelta has no second derivatives: the backward of the recurrence has no backward")
+
+
+def _gradients_once(ctx, *given) -> tuple:
+    with torch.no_grad():
+        gradients = _gradients(ctx, *given)
+    return _Once.apply(torch.empty(0, requires_grad=True), *gradients)
 
 
 class QDeltaRecurrence(torch.autograd.Function):
