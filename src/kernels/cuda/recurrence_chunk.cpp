@@ -291,17 +291,20 @@ struct ChunkLaunch {
     segment_states = memory.take<float>(maps * at.K * at.V);
   }
 
-  // Of equal sequences that are not split, where there are more jobs than SMs: else some SMs would have one job more
-  // than others. A block of the scans has two blocks of columns (CopyEnginePipeline).
+  // Of equal sequences that are not split, where there are more jobs than teams: else some would have one job more than
+  // others. A block of the scans has two blocks of columns (CopyEnginePipeline).
   void share_jobs(int sm_count, BumpAllocator& memory) {
-    const std::int64_t jobs = at.N * at.HV * dims.column_blocks / 2;
+    const int team = dims.column_blocks / 2;
     if (!bf16 || at.K > 128 || chunks.cu_seqlens != nullptr || is_split() || dims.column_blocks % 2 != 0) return;
-    if (jobs <= sm_count || jobs % sm_count == 0 || jobs * chunks.per_sequence > std::numeric_limits<int>::max())
+    const std::int64_t jobs = at.N * at.HV;
+    const int teams = sm_count / team;
+    if (teams == 0 || jobs <= teams || jobs % teams == 0 ||
+        jobs * chunks.per_sequence > std::numeric_limits<int>::max())
       return;
     shared.jobs = static_cast<int>(jobs);
-    shared.chunks_per_block =
-        static_cast<int>(std::max(chunks.per_sequence, ceil_div(jobs * chunks.per_sequence, std::int64_t{sm_count})));
-    shared.states = memory.take<float>(std::int64_t{sm_count} * padded_key_dim(dims.key_dim) * 2 * kBlockV);
+    shared.chunks_per_team =
+        static_cast<int>(std::max(chunks.per_sequence, ceil_div(jobs * chunks.per_sequence, std::int64_t{teams})));
+    shared.states = memory.take<float>(std::int64_t{sm_count} * padded_key_dim(dims.key_dim) * 3 * kBlockV);
     shared.ready = memory.take<std::uint32_t>(std::int64_t{sm_count} * 16);
   }
 

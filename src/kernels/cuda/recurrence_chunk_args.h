@@ -135,14 +135,15 @@ struct SegmentMaps {
   int n_blocks = 0;  // the first of a head's column_blocks are those of N, the others of M
 };
 
-// Equal jobs of a scan (a head's columns of a sequence) spread over fewer blocks that stay: a block has the chunks
-// [b * chunks_per_block, (b + 1) * chunks_per_block) of all jobs in a row, the last of its jobs first. So of a job that
-// two blocks share, one has the beginning and does it first, the block after it the end, which it does last: it takes
-// over the state as it is, and the result does not depend on where the cut lies.
+// Equal jobs of a scan (a head of a sequence, whose columns are shared out among the blocks of a team) spread over
+// fewer teams, which stay: a team has the chunks [t * chunks_per_team, (t + 1) * chunks_per_team) of all jobs in a row,
+// the last of its jobs first. So of a job that two teams share, one has the beginning and does it first, the team after
+// it the end, which it does last: it takes over the state as it is, and the result does not depend on where the cut
+// lies. The blocks of a team follow each other, so that what they all read comes from memory once.
 struct SharedJobs {
   int jobs = 0;
-  int chunks_per_block = 0;        // 0: a block for each job
-  float* states = nullptr;         // [blocks][warps]: of a block's last job, where the next block goes on with it
+  int chunks_per_team = 0;         // 0: a team for each job
+  float* states = nullptr;         // [blocks][warps]: of a team's last job, where the next team goes on with it
   std::uint32_t* ready = nullptr;  // [blocks][warps]: whether it is there; set to zero before the launch
 };
 

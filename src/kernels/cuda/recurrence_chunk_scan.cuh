@@ -182,16 +182,16 @@ __device__ inline void store_split(const Accumulator (&tile)[kChunkAccumulators]
 
 template <class Scan, class E, int kKeyDim, class Pipeline>
 void launch_pipeline(const Context& context, const typename Scan::Args& args, const ScanMaps& maps) {
-  const int blocks_per_head = (args.dims.column_blocks + Pipeline::kWarpgroups - 1) / Pipeline::kWarpgroups;
-  std::int64_t blocks = Scan::scans_per_head(args) * args.dims.value_heads * blocks_per_head;
-  if (const SharedJobs& shared = args.shared; shared.chunks_per_block > 0) {
-    blocks = (blocks * args.chunks.per_sequence + shared.chunks_per_block - 1) / shared.chunks_per_block;
-    const std::size_t flags = static_cast<std::size_t>(blocks) * (Pipeline::kThreads / 32) * sizeof(*shared.ready);
-    QDELTA_CUDA(cudaMemsetAsync(shared.ready, 0, flags, context.stream()));
+  const int team = team_blocks(args.dims, Pipeline::kWarpgroups);
+  std::int64_t teams = Scan::scans_per_head(args) * args.dims.value_heads;
+  if (const SharedJobs& shared = args.shared; shared.chunks_per_team > 0) {
+    teams = (teams * args.chunks.per_sequence + shared.chunks_per_team - 1) / shared.chunks_per_team;
+    const std::size_t flags = static_cast<std::size_t>(teams * team) * (Pipeline::kThreads / 32);
+    QDELTA_CUDA(cudaMemsetAsync(shared.ready, 0, flags * sizeof(*shared.ready), context.stream()));
   }
   const auto kernel = Scan::template kernel<E, kKeyDim, Pipeline>(args);
   allow_shared_memory(context, reinterpret_cast<const void*>(kernel), Pipeline::kBytes);
-  launch_overlapped(context, "recurrence scan", kernel, static_cast<unsigned>(blocks), Pipeline::kThreads,
+  launch_overlapped(context, "recurrence scan", kernel, static_cast<unsigned>(teams * team), Pipeline::kThreads,
                     Pipeline::kBytes, args, maps);
 }
 

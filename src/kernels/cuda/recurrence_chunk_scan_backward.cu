@@ -156,10 +156,9 @@ __global__ void __launch_bounds__(Pipeline::kThreads, Pipeline::kMinBlocksPerSm)
     backward_kernel(const BackwardScanArgs a, const __grid_constant__ ScanMaps maps) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Lane lane;
-  constexpr int kWarps = Pipeline::kWarpgroups * kWarpTiles;
   ptx::let_next_begin();
   ptx::wait_for_previous();
-  const BlockJobs jobs(a.shared, a.chunks.per_sequence);
+  const TeamJobs jobs(a.shared, team_blocks(a.dims, Pipeline::kWarpgroups), a.chunks.per_sequence);
   ScanCoord at(a.dims, Pipeline::kWarpgroups, jobs.last);
   SegmentRange range = segment_range(a.chunks, a.segments, at.index);
   const bool only_dN = a.segment_dN != nullptr;
@@ -189,13 +188,13 @@ __global__ void __launch_bounds__(Pipeline::kThreads, Pipeline::kMinBlocksPerSm)
   for (int job = jobs.last; job >= jobs.first; --job) {
     begin_job(job);
     Accumulator d_state[kKeyDim / 8];
-    jobs.begins_inside(job) ? take_over(a.shared, d_state, kWarps) : load_d_state(a, d_state, at, lane);
+    jobs.begins_inside(job) ? jobs.take_over(d_state) : load_d_state(a, d_state, at, lane);
 #pragma unroll 1
     for (int n = 0; n < walk.count; ++n)
       backward_chunk<kErases, E, kKeyDim>(a, d_state, pipeline, walk.first - n, walk.sequence, at, lane);
 
     if (jobs.ends_inside(job)) {
-      hand_on(a.shared, d_state, kWarps);
+      jobs.hand_on(d_state);
     } else {
       store_d_state(a, d_state, range, at, lane);
     }

@@ -131,10 +131,9 @@ __global__ void __launch_bounds__(Pipeline::kThreads, Pipeline::kMinBlocksPerSm)
     forward_kernel(const ForwardScanArgs a, const __grid_constant__ ScanMaps maps) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Lane lane;
-  constexpr int kWarps = Pipeline::kWarpgroups * kWarpTiles;
   ptx::let_next_begin();
   ptx::wait_for_previous();
-  const BlockJobs jobs(a.shared, a.chunks.per_sequence);
+  const TeamJobs jobs(a.shared, team_blocks(a.dims, Pipeline::kWarpgroups), a.chunks.per_sequence);
   ScanCoord at(a.dims, Pipeline::kWarpgroups, jobs.last);
   SegmentRange range = job_range(a, at);
   // In a scan for maps the columns of N have values, those of M have none, and may not be wanted.
@@ -169,13 +168,13 @@ __global__ void __launch_bounds__(Pipeline::kThreads, Pipeline::kMinBlocksPerSm)
   for (int job = jobs.last; job >= jobs.first; --job) {
     begin_job(job);
     Accumulator state[kKeyDim / 8];
-    jobs.begins_inside(job) ? take_over(a.shared, state, kWarps) : load_state(a, state, at, lane);
+    jobs.begins_inside(job) ? jobs.take_over(state) : load_state(a, state, at, lane);
 #pragma unroll 1
     for (int n = 0; n < walk.count; ++n)
       forward_chunk<kErases, E, kKeyDim>(a, state, pipeline, walk.first + n, walk.sequence, at, lane);
 
     if (jobs.ends_inside(job)) {
-      hand_on(a.shared, state, kWarps);
+      jobs.hand_on(state);
     } else if (is_for_maps) {
       store_map(a, state, at, lane);
     } else if (a.final_states.data != nullptr && range.last) {

@@ -53,18 +53,21 @@ struct MatrixTiles {
   __device__ float gamma_C() const { return factor(kGamma)[kChunk - 1]; }
 };
 
-// A job of a scan: a segment (or a chunk, in a forward scan per chunk), a value head, and the columns of a block's
+// How many blocks have the columns of a head.
+[[nodiscard]] QDELTA_HOST_DEVICE inline int team_blocks(const Dims& dims, int warpgroups) {
+  return (dims.column_blocks + warpgroups - 1) / warpgroups;
+}
+
+// A job of a scan: a segment (or a chunk, in a forward scan per chunk) and a value head; the columns of a block's
 // warpgroups; and of a warp: columns from warp_column on in those of its warpgroup, which is `column` in all.
 struct ScanCoord {
   int index, head, warpgroup, first_block, block_column, warp_column, column;
 
   __device__ ScanCoord(const Dims& dims, int warpgroups, int job) {
-    const int blocks = (dims.column_blocks + warpgroups - 1) / warpgroups;
-    const int slot = job / blocks;
-    index = slot / dims.value_heads;
-    head = slot % dims.value_heads;
+    index = job / dims.value_heads;
+    head = job - index * dims.value_heads;
     warpgroup = static_cast<int>(threadIdx.x) / kWarpgroupThreads;
-    first_block = (job - slot * blocks) * warpgroups;
+    first_block = static_cast<int>(blockIdx.x) % team_blocks(dims, warpgroups) * warpgroups;
     block_column = (first_block + warpgroup) * kBlockV;
     warp_column = static_cast<int>(threadIdx.x) % kWarpgroupThreads / 32 * kWarpV;
     column = block_column + warp_column;
@@ -76,64 +79,71 @@ struct ScanWalk {
   int sequence, first, count, step;
 };
 
-// The jobs of a block, from the last one to the first, and what it has of them (SharedJobs).
-class BlockJobs {
+// The jobs of a block's team, from the last one to the first, and what it has of them (SharedJobs).
+class TeamJobs {
  public:
-  __device__ BlockJobs(const SharedJobs& shared, std::int64_t job_chunks) : job_chunks_(static_cast<int>(job_chunks)) {
-    first = last = static_cast<int>(blockIdx.x);
-    if (shared.chunks_per_block == 0) return;
-    begin_ = static_cast<int>(blockIdx.x) * shared.chunks_per_block;
-    end_ = min(begin_ + shared.chunks_per_block, shared.jobs * job_chunks_);
+  __device__ TeamJobs(const SharedJobs& shared, int team_blocks, std::int64_t job_chunks)
+      : shared_(shared), team_blocks_(team_blocks), job_chunks_(static_cast<int>(job_chunks)) {
+    const int team = static_cast<int>(blockIdx.x) / team_blocks;
+    first = last = team;
+    if (!is_shared()) return;
+    begin_ = team * shared.chunks_per_team;
+    end_ = min(begin_ + shared.chunks_per_team, shared.jobs * job_chunks_);
     first = begin_ / job_chunks_;
     last = (end_ - 1) / job_chunks_;
-    is_shared_ = true;
   }
   int first, last;
 
-  // Cuts a walk through a whole job down to the block's part.
+  // Cuts a walk through a whole job down to the team's part.
   __device__ void cut(ScanWalk& walk, int job) const {
-    if (!is_shared_) return;
+    if (!is_shared()) return;
     const int begin = begins_inside(job) ? begin_ - job * job_chunks_ : 0;
     const int end = ends_inside(job) ? end_ - job * job_chunks_ : job_chunks_;
     walk.first += begin * walk.step;
     walk.count = end - begin;
   }
-  // Whether the block ahead has the beginning, and the one behind the end.
-  [[nodiscard]] __device__ bool begins_inside(int job) const { return is_shared_ && job * job_chunks_ < begin_; }
-  [[nodiscard]] __device__ bool ends_inside(int job) const { return is_shared_ && (job + 1) * job_chunks_ > end_; }
+  // Whether the team ahead has the beginning, and the one behind the end.
+  [[nodiscard]] __device__ bool begins_inside(int job) const { return is_shared() && job * job_chunks_ < begin_; }
+  [[nodiscard]] __device__ bool ends_inside(int job) const { return is_shared() && (job + 1) * job_chunks_ > end_; }
+
+  // A warp's part of a state goes from the team that has the beginning of a job to the one that has the end.
+  template <int kAccumulators>
+  __device__ void hand_on(const Accumulator (&state)[kAccumulators]) const {
+    const int block = static_cast<int>(blockIdx.x);
+    float4* const to = handed_state<kAccumulators>(block);
+#pragma unroll
+    for (int j = 0; j < kAccumulators; ++j) to[32 * j] = {state[j].x[0], state[j].x[1], state[j].x[2], state[j].x[3]};
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) raise_flag(shared_.ready + warp_of(block));
+  }
+  template <int kAccumulators>
+  __device__ void take_over(Accumulator (&state)[kAccumulators]) const {
+    const int block = static_cast<int>(blockIdx.x) - team_blocks_;
+    if (threadIdx.x % 32 == 0) wait_for_flag(shared_.ready + warp_of(block));
+    __syncwarp();
+    const float4* const from = handed_state<kAccumulators>(block);
+#pragma unroll
+    for (int j = 0; j < kAccumulators; ++j) {
+      const float4 handed = from[32 * j];
+      state[j].x[0] = handed.x, state[j].x[1] = handed.y, state[j].x[2] = handed.z, state[j].x[3] = handed.w;
+    }
+  }
 
  private:
-  int job_chunks_, begin_ = 0, end_ = 0;
-  bool is_shared_ = false;
-};
-
-// A warp's part of a state goes from the block that has the beginning of a job to the one that has the end.
-template <int kAccumulators>
-__device__ inline float4* handed_state(const SharedJobs& shared, int block, int warps) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  return reinterpret_cast<float4*>(shared.states) + (block * warps + warp) * (kAccumulators * 32) + threadIdx.x % 32;
-}
-template <int kAccumulators>
-__device__ inline void hand_on(const SharedJobs& shared, const Accumulator (&state)[kAccumulators], int warps) {
-  const int block = static_cast<int>(blockIdx.x);
-  float4* const to = handed_state<kAccumulators>(shared, block, warps);
-#pragma unroll
-  for (int j = 0; j < kAccumulators; ++j) to[32 * j] = {state[j].x[0], state[j].x[1], state[j].x[2], state[j].x[3]};
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) raise_flag(shared.ready + block * warps + threadIdx.x / 32);
-}
-template <int kAccumulators>
-__device__ inline void take_over(const SharedJobs& shared, Accumulator (&state)[kAccumulators], int warps) {
-  const int block = static_cast<int>(blockIdx.x) - 1;
-  if (threadIdx.x % 32 == 0) wait_for_flag(shared.ready + block * warps + threadIdx.x / 32);
-  __syncwarp();
-  const float4* const from = handed_state<kAccumulators>(shared, block, warps);
-#pragma unroll
-  for (int j = 0; j < kAccumulators; ++j) {
-    const float4 handed = from[32 * j];
-    state[j].x[0] = handed.x, state[j].x[1] = handed.y, state[j].x[2] = handed.z, state[j].x[3] = handed.w;
+  [[nodiscard]] __device__ bool is_shared() const { return shared_.chunks_per_team > 0; }
+  // Of all blocks' warps the one that has this warp's place in a block.
+  [[nodiscard]] static __device__ int warp_of(int block) {
+    return block * (static_cast<int>(blockDim.x) / 32) + static_cast<int>(threadIdx.x) / 32;
   }
-}
+  template <int kAccumulators>
+  [[nodiscard]] __device__ float4* handed_state(int block) const {
+    return reinterpret_cast<float4*>(shared_.states) + warp_of(block) * (kAccumulators * 32) + threadIdx.x % 32;
+  }
+
+  const SharedJobs& shared_;
+  const int team_blocks_, job_chunks_;
+  int begin_ = 0, end_ = 0;
+};
 
 // What the copy engine must know of the inputs; unused where threads copy.
 struct ScanMaps {
