@@ -191,6 +191,23 @@ TEST(RecurrenceOnGpu, ModelShapes) {
   }
 }
 
+// Widths between the powers of two: whole panels of a tile, parts of one, and one head's odd number of column blocks.
+TEST(RecurrenceOnGpu, OtherWidths) {
+  QDELTA_NEEDS_DEVICE();
+  for (const auto& [keys, values] : {std::pair{96, 192}, {72, 64}, {88, 320}, {104, 200}, {160, 96}}) {
+    if (quick() && keys > 72 && keys != 96) continue;
+    CaseSpec spec;
+    spec.batch = 2;
+    spec.tokens = 150;
+    spec.key_dim = keys;
+    spec.value_dim = values;
+    spec.dtype = DType::bf16;
+    const RecurrenceCase problem = random_case(spec, 15);
+    expect_close("other widths", describe(spec), run_on_gpu(problem, {.saves_matrices = true}), reference_of(problem),
+                 kBFloat16);
+  }
+}
+
 // The sequences of a case, repeated.
 RecurrenceCase repeated(const RecurrenceCase& problem, std::int64_t times) {
   const auto repeat = [&](const Tensor& tensor) {
