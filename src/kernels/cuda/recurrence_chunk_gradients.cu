@@ -265,10 +265,7 @@ class WriteDots {
   [[nodiscard]] __device__ RowPair sums(const BlockCoord& b, const Columns& columns) const {
     RowDots<E> dots;
 #pragma unroll
-    for (int part = 0; part < Context::kParts; ++part) {
-      const auto rows = columns.d_residual(part);
-      dots.add(load_row_slice(rows, b.row(0), b.lane), load_row_slice(rows, b.row(1), b.lane), values_);
-    }
+    for (int part = 0; part < Context::kParts; ++part) dots.add(columns.d_residual(part), b.warp_row, values_, b.lane);
     return dots.sums(b.lane);
   }
 
@@ -281,12 +278,8 @@ template <class Context, class Columns>
 __device__ __forceinline__ float state_dot(const BlockCoord& b, const Columns& columns) {
   RowDots<typename Context::Element> dots;
 #pragma unroll 2
-  for (int key = b.warp_row; key < Context::kKeys; key += 16 * kWarps) {
-    const int row = key + b.lane.row(0);
-    const RowSlice<typename Context::Element> d_state[2] = {load_row_slice(columns.d_state(), row, b.lane),
-                                                            load_row_slice(columns.d_state(), row + 8, b.lane)};
-    dots.add(load_row_slice(columns.state(), row, b.lane), load_row_slice(columns.state(), row + 8, b.lane), d_state);
-  }
+  for (int key = b.warp_row; key < Context::kKeys; key += 16 * kWarps)
+    dots.add(columns.state(), columns.d_state(), key, b.lane);
   const RowPair sums = dots.sums(b.lane);
   return sums.x[0] + sums.x[1];
 }

@@ -598,40 +598,71 @@ __device__ inline void load_row_slice(RowSlice<float>& slice, const MatrixIn& fr
 }
 
 // The dot products of rows `group` and `group + 8` of 16 on the left with the same rows on the right. In bf16 they are
-// the diagonal of a product of all 16 rows with all: tensor cores have time to spare here, and the columns of a slice
-// need not be unpacked. Their order along k is free.
+// the diagonal of a product of all rows with all: tensor cores have time to spare here, and nothing has to be unpacked.
 template <class E>
 class RowDots;
 template <>
 class RowDots<bf16> {
  public:
-  __device__ void add(const RowSlice<bf16>& upper, const RowSlice<bf16>& lower, const RowSlice<bf16> (&right)[2]) {
+  // Four registers that one load fills are a fragment A: of its rows `group` the first and the third, of its rows
+  // `group + 8` the others. So of two products the one has the one half of a dot product, the other the other.
+  template <int kRows>
+  __device__ void add(const Tile<bf16, kRows, kBlockV>& left, int row, const RowSlice<bf16> (&right)[2],
+                      const Lane& lane) {
 #pragma unroll
-    for (int i = 0; i < 8; i += 2) {
-      const FragmentA<bf16> a{{upper.pairs[i], lower.pairs[i], upper.pairs[i + 1], lower.pairs[i + 1]}};
+    for (int half = 0; half < 2; ++half) {
+      const RowSlice<bf16> slice = load_row_slice(left, row + lane.row(half), lane);
+      const std::uint32_t* x = right[half].pairs;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) mma(products_[half], a, {{right[half].pairs[i], right[half].pairs[i + 1]}});
+      for (int i = 0; i < 8; i += 4) {
+        const FragmentA<bf16> a{{slice.pairs[i], slice.pairs[i + 1], slice.pairs[i + 2], slice.pairs[i + 3]}};
+        mma(first_[half], a, {{x[i], x[i + 2]}});
+        mma(second_[half], a, {{x[i + 1], x[i + 3]}});
+      }
+    }
+  }
+  template <int kRows>
+  __device__ void add(const Tile<bf16, kRows, kBlockV>& left, const Tile<bf16, kRows, kBlockV>& right, int row,
+                      const Lane& lane) {
+#pragma unroll
+    for (int column = 0; column < kBlockV; column += 16) {
+      const FragmentA<bf16> a = load_a(left, row, column, lane);
+      const FragmentBPair<bf16> b = load_b(right, row, column, lane);
+      mma(first_[0], a, b.half[0]);
+      mma(second_[1], a, b.half[1]);
     }
   }
   // Whether the lane has the sums of its rows.
   [[nodiscard]] static __device__ bool has_sums(const Lane& lane) { return lane.group / 2 == lane.quad; }
   [[nodiscard]] __device__ RowPair sums(const Lane& lane) const {
-    const bool odd = lane.group % 2 == 1;
-    return {{odd ? products_[0].x[1] : products_[0].x[0], odd ? products_[1].x[3] : products_[1].x[2]}};
+    const int i = lane.group % 2;
+    return {{element(first_[0], i) + element(second_[0], 2 + i), element(first_[1], i) + element(second_[1], 2 + i)}};
   }
 
  private:
-  Accumulator products_[2];
+  static __device__ float element(const Accumulator& acc, int i) {
+    return i < 2 ? (i == 0 ? acc.x[0] : acc.x[1]) : (i == 2 ? acc.x[2] : acc.x[3]);
+  }
+  Accumulator first_[2], second_[2];  // of either row
 };
 template <>
 class RowDots<float> {
  public:
-  __device__ void add(const RowSlice<float>& upper, const RowSlice<float>& lower, const RowSlice<float> (&right)[2]) {
+  template <int kRows>
+  __device__ void add(const Tile<float, kRows, kBlockV>& left, int row, const RowSlice<float> (&right)[2],
+                      const Lane& lane) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      parts_.x[0] += upper.x[i] * right[0].x[i];
-      parts_.x[1] += lower.x[i] * right[1].x[i];
+    for (int half = 0; half < 2; ++half) {
+      const RowSlice<float> slice = load_row_slice(left, row + lane.row(half), lane);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) parts_.x[half] += slice.x[i] * right[half].x[i];
     }
+  }
+  template <int kRows>
+  __device__ void add(const Tile<float, kRows, kBlockV>& left, const Tile<float, kRows, kBlockV>& right, int row,
+                      const Lane& lane) {
+    add(left, row, {load_row_slice(right, row + lane.row(0), lane), load_row_slice(right, row + lane.row(1), lane)},
+        lane);
   }
   [[nodiscard]] static __device__ bool has_sums(const Lane& lane) { return lane.quad == 0; }
   [[nodiscard]] __device__ RowPair sums(const Lane& /*lane*/) const {
