@@ -113,21 +113,37 @@ __device__ __forceinline__ void multiply_keys(const Context& context, Accumulato
   }
 }
 
-// 1 where row < column, for the 16 rows and 8 columns from `row` and `column` on.
+// A fragment B of ones where row - column < limit, else zeros.
 template <class E>
-__device__ inline FragmentB<E> strictly_upper_ones(int row, int column, const Lane& lane) {
+__device__ inline FragmentB<E> ones_up_to(int limit, const Lane& lane) {
   FragmentB<E> ones;
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
-    const int k = row + lane.pair(s);
-    const int n = column + lane.group;
+    const int difference = lane.pair(s) - lane.group;
+    const float first = difference < limit ? 1.0F : 0.0F;
+    const float second = difference + 1 < limit ? 1.0F : 0.0F;
     if constexpr (kIsBf16<E>) {
-      ones.x[s] = pack_bf16x2(k < n ? 1.0F : 0.0F, k + 1 < n ? 1.0F : 0.0F);
+      ones.x[s] = pack_bf16x2(first, second);
     } else {
-      ones.x[s][0] = k < n ? 1.0F : 0.0F, ones.x[s][1] = k + 1 < n ? 1.0F : 0.0F;
+      ones.x[s][0] = first, ones.x[s][1] = second;
     }
   }
   return ones;
+}
+// Sums over the lanes of equal quad, of 16 values each: the lane of group g gets those of values 2 g and 2 g + 1. Every
+// step adds the half of the values that the other lane gives up.
+template <int kHalf = 8>
+__device__ inline float2 sum_over_groups(float (&values)[16], const Lane& lane) {
+  const bool upper = (lane.index & 2 * kHalf) != 0;
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) {
+    const float given = upper ? values[i] : values[i + kHalf];
+    values[i] = (upper ? values[i + kHalf] : values[i]) + __shfl_xor_sync(~0u, given, 2 * kHalf);
+  }
+  if constexpr (kHalf == 2)
+    return {values[0], values[1]};
+  else
+    return sum_over_groups<kHalf / 2>(values, lane);
 }
 
 // The (value . gradient) products of Gamma in A_qk, or in A, [r][i], from what write_matrices left and multiply_keys
@@ -152,47 +168,40 @@ __device__ __forceinline__ void multiply_gradients(const Context& context, bool 
   scale_rows(products, matrix_factor(context) * inv_norm);
 }
 
-// dg_t = the sum over r >= t > i of products[r][i]: the sums over i as a product with a matrix of ones, then those over
-// the warp's tokens r.
+// dg_t = the sum over r >= t > i of products[r][i]: the sums over i as products with ones, then those over the warp's
+// tokens r.
 template <class E>
 __device__ __forceinline__ void sum_decay_products(const BlockCoord& b, bool first,
                                                    const Accumulator (&products)[kChunkAccumulators],
                                                    float (&dg)[kWarps][kChunk]) {
-  FragmentA<E> high[kKSteps], low[kKSteps];
+  const FragmentB<E> before_column[2] = {ones_up_to<E>(0, b.lane), ones_up_to<E>(8, b.lane)};
+  const FragmentB<E> all = ones_up_to<E>(kChunk, b.lane);
+  const auto add = [](Accumulator& sum, const SplitBlock<E>& block, const FragmentB<E>& ones) {
+#pragma unroll
+    for (const FragmentA<E>& part : block.parts) mma(sum, part, ones);
+  };
+  Accumulator blocks_before;  // [r]: the sum over the blocks of 16 that are done
+  float sums[2 * kChunkAccumulators];
 #pragma unroll
   for (int step = 0; step < kKSteps; ++step) {
-    high[step] = to_fragment_a<E>(products[2 * step], products[2 * step + 1]);
-    if constexpr (kIsBf16<E>) {
-      Accumulator rest[2];
+    const SplitBlock<E> block = split_block<E>(products[2 * step], products[2 * step + 1]);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const Accumulator rounded = to_accumulator(high[step], half);
+    for (int half = 0; half < 2; ++half) {
+      const int j = 2 * step + half;
+      Accumulator before = blocks_before;  // [r][t]: the sum over i < t
+      add(before, block, before_column[half]);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) rest[half].x[i] = products[2 * step + half].x[i] - rounded.x[i];
+      for (int e = 0; e < 2; ++e) {
+        const int t = b.lane.pair(j) + e;
+        sums[2 * j + e] = (b.row(0) >= t ? before.x[e] : 0.0F) + (b.row(1) >= t ? before.x[2 + e] : 0.0F);
       }
-      low[step] = to_fragment_a<E>(rest[0], rest[1]);
     }
+    if (step + 1 < kKSteps) add(blocks_before, block, all);
   }
-#pragma unroll
-  for (int j = 0; j < kChunkAccumulators; ++j) {
-    Accumulator before;  // [r][t]: the sum over i < t
-#pragma unroll
-    for (int step = 0; step <= j / 2; ++step) {
-      const FragmentB<E> ones = strictly_upper_ones<E>(16 * step, 8 * j, b.lane);
-      if constexpr (kIsBf16<E>) mma(before, low[step], ones);
-      mma(before, high[step], ones);
-    }
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int t = b.lane.pair(j) + e;
-      float sum = (b.row(0) >= t ? before.x[e] : 0.0F) + (b.row(1) >= t ? before.x[2 + e] : 0.0F);
-#pragma unroll
-      for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-      if (b.lane.group != 0) continue;
-      if (!first) sum += dg[b.warp_row / 16][t];
-      dg[b.warp_row / 16][t] = sum;
-    }
-  }
+  float2 sum = sum_over_groups(sums, b.lane);
+  auto* const to = reinterpret_cast<float2*>(dg[b.warp_row / 16]) + b.lane.index;
+  if (!first) sum.x += to->x, sum.y += to->y;
+  *to = sum;
 }
 
 // The gradients of the gates, by one warp, two adjacent tokens a lane.
@@ -284,34 +293,31 @@ __device__ __forceinline__ float state_dot(const BlockCoord& b, const Columns& c
   return sums.x[0] + sums.x[1];
 }
 
-// acc += left right^T: dO S^T, dR S^T or V' dS+^T. One batch of wgmma for each part on the left.
-template <class Context, class Columns>
+// acc += left right^T: dO S^T, dR S^T or V' dS+^T, with all parts of what is on the left.
+template <class Context, int kLeftParts, class Columns>
 __device__ __forceinline__ void add_products(const BlockCoord& b, const Columns& columns,
                                              typename Context::KeyAccumulators& acc) {
   using E = typename Context::Element;
-#pragma unroll 1
-  for (int part = 0; part < (b.role == kDqWarpgroup ? 1 : Context::kParts); ++part) {
-    mma_fence<E>(acc);
+  mma_fence<E>(acc);
+#pragma unroll
+  for (int part = 0; part < kLeftParts; ++part)
     mma_over_columns<Context::kKeys>(acc, columns.left(b.role, part), columns.right(b.role), b);
-    mma_commit_and_wait<E>(acc);
-  }
+  mma_commit_and_wait<E>(acc);
 }
 // The same with matrix += left V'^T: dO V'^T or dR V'^T. Of split operands the product of the low parts is left out.
-template <class Context, class Columns>
+template <class Context, int kLeftParts, class Columns>
 __device__ __forceinline__ void add_products(const BlockCoord& b, const Columns& columns,
                                              typename Context::KeyAccumulators& acc,
                                              Accumulator (&matrix)[kChunkAccumulators]) {
   using E = typename Context::Element;
   mma_fence<E>(acc, matrix);
-  mma_over_columns<Context::kKeys>(acc, columns.left(b.role, 0), columns.right(b.role), b);
 #pragma unroll
-  for (int part = 0; part < Context::kParts; ++part)
-    mma_over_columns<kChunk>(matrix, columns.left(b.role, 0), columns.v_new(part), b);
-  mma_commit_and_wait<E>(acc, matrix);
-  if (Context::kParts == 1 || b.role == kDqWarpgroup) return;
-  mma_fence<E>(acc, matrix);
-  mma_over_columns<Context::kKeys>(acc, columns.left(b.role, 1), columns.right(b.role), b);
-  mma_over_columns<kChunk>(matrix, columns.left(b.role, 1), columns.v_new(0), b);
+  for (int part = 0; part < kLeftParts; ++part) {
+    mma_over_columns<Context::kKeys>(acc, columns.left(b.role, part), columns.right(b.role), b);
+#pragma unroll
+    for (int of_v_new = 0; of_v_new < Context::kParts - part; ++of_v_new)
+      mma_over_columns<kChunk>(matrix, columns.left(b.role, part), columns.v_new(of_v_new), b);
+  }
   mma_commit_and_wait<E>(acc, matrix);
 }
 
@@ -320,6 +326,7 @@ __device__ __forceinline__ void sum_over_columns(const Context& context, const K
                                                  typename Context::Pipeline& pipeline,
                                                  typename Context::KeyAccumulators& acc,
                                                  Accumulator (&matrix)[kChunkAccumulators]) {
+  constexpr int kParts = Context::kParts;
   const auto& [a, b, tiles, s] = context;
   const bool active = b.role != kDxWarpgroup || a.erases;
   float state_dots = 0;
@@ -328,16 +335,19 @@ __device__ __forceinline__ void sum_over_columns(const Context& context, const K
 #pragma unroll 1
   for (int block = 0; block < a.dims.column_blocks; ++block) {
     const auto columns = pipeline.acquire(b, pass, block);
-    if (!pass.first) {
-      if (active) add_products<Context>(b, columns, acc);
-    } else if (b.role == kDkWarpgroup) {
+    // One batch of products for each role, without a wait inside it.
+    if (b.role == kDqWarpgroup) {
+      pass.first ? add_products<Context, 1>(b, columns, acc, matrix) : add_products<Context, 1>(b, columns, acc);
+      state_dots += state_dot<Context>(b, columns);
+    } else if (b.role == kDxWarpgroup && pass.first) {
+      if (active) add_products<Context, kParts>(b, columns, acc, matrix);
+    } else if (!pass.first) {
+      if (active) add_products<Context, kParts>(b, columns, acc);
+    } else {
       const WriteDots<Context> dots(context, block * kBlockV);
-      add_products<Context>(b, columns, acc);
+      add_products<Context, kParts>(b, columns, acc);
       d_write = d_write + dots.sums(b, columns);
-    } else if (active) {
-      add_products<Context>(b, columns, acc, matrix);
     }
-    if (b.role == kDqWarpgroup) state_dots += state_dot<Context>(b, columns);
     pipeline.release(block);
   }
   pipeline.finish(b);

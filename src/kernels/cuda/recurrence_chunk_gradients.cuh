@@ -2,7 +2,7 @@
 // that its warpgroups have in common.
 #pragma once
 
-#include "kernels/cuda/recurrence_chunk_device.cuh"
+#include "kernels/cuda/recurrence_chunk_blocks.cuh"
 #include "kernels/cuda/row_kernels.cuh"
 #include "kernels/cuda/tensor_copy.cuh"
 
@@ -38,9 +38,10 @@ struct GradientShared {
   alignas(16) float factors[kFactors][kChunk];
   float row_dots[kRowDots][kChunk];
   float d_write[kChunk];
-  float dg_of_A_qk[kWarps][kChunk], dg_of_A_xk[kWarps][kChunk];  // of decays within the chunk, for each warp's tokens
-  float k_factor[kChunk];                                        // dK += k_factor K: twice the gradient of k.k
-  float state_dots[kWarps];                                      // parts of sum(S . dS+)
+  alignas(8) float dg_of_A_qk[kWarps][kChunk],
+      dg_of_A_xk[kWarps][kChunk];  // of decays within the chunk, for each warp's tokens
+  float k_factor[kChunk];          // dK += k_factor K: twice the gradient of k.k
+  float state_dots[kWarps];        // parts of sum(S . dS+)
 };
 
 // The tiles of one block of value columns, one after the other.
