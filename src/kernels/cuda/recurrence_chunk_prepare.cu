@@ -287,9 +287,11 @@ class EngineCopies {
   CopyBarrier& there_;
 };
 
-// More blocks hide each other's latencies; other widths would pay for it with spills.
+// As many as hide each other's latencies and fit the registers without spills.
 template <class E, int kKeyDim>
-constexpr int kMinBlocksPerSm = kIsBf16<E>&& kKeyDim == 128 ? 4 : 1;
+constexpr int kMinBlocksPerSm = !kIsBf16<E>      ? 1
+                                : kKeyDim <= 128 ? 5
+                                                 : 3;
 
 template <class E, int kKeyDim, class Copies>
 __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm<E, kKeyDim>)
@@ -326,33 +328,32 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm<E, kKeyDim>)
   multiply_keys(qk, kk, memory.q(), memory.k(), warp, lane);
   __syncthreads();  // the tiles have been read, the gates written
 
-  SplitBlock<E> A_qk[kBlocks];
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n) {
-    if (n > warp) break;
+    Accumulator* const from_q = qk + 2 * n;
     Accumulator* const from_k = kk + 2 * n;
-    to_chunk_block(qk + 2 * n, from_k, gates, warp, n, lane);
-    A_qk[n] = split_block<E>(qk[2 * n], qk[2 * n + 1]);
+    if (n > warp) {
+      from_q[0] = from_q[1] = {};
+      continue;
+    }
+    to_chunk_block(from_q, from_k, gates, warp, n, lane);
     n < warp ? A.set(warp, n, split_block<E>(from_k[0], from_k[1]), lane) : diagonal.set(warp, from_k, lane);
   }
-  if (!a.erases) {  // T = I
+  if (a.erases) invert_unit_lower(A, diagonal, T, warp, lane);
+  SplitBlock<E> A_qk[kBlocks];
 #pragma unroll
-    for (int n = 0; n < kBlocks; ++n) T.set(warp, n, A_qk[n], lane);
-    store_row(a.out.A_qkT, slot, T, warp, lane);
-    return wait_for_row();
-  }
-  invert_unit_lower(A, diagonal, T, warp, lane);
-  fence_async_proxy();
-  __syncthreads();
-  store_row(a.out.T, slot, T, warp, lane);
-  Accumulator A_qkT[kChunk / 8];
-  mma_blocks(A_qkT, A_qk, T, lane);
+  for (int n = 0; n < kBlocks; ++n) A_qk[n] = split_block<E>(qk[2 * n], qk[2 * n + 1]);
+  if (a.erases) {
+    fence_async_proxy();
+    __syncthreads();
+    store_row(a.out.T, slot, T, warp, lane);
+    Accumulator A_qkT[kChunk / 8];
+    mma_blocks(A_qkT, A_qk, T, lane);
 #pragma unroll
-  for (int n = 0; n < kBlocks; ++n) {
-    if (n > warp) break;
-    A.set(warp, n, split_block<E>(A_qkT[2 * n], A_qkT[2 * n + 1]), lane);
+    for (int n = 0; n < kBlocks; ++n) A_qk[n] = split_block<E>(A_qkT[2 * n], A_qkT[2 * n + 1]);
   }
-  A.clear_upper(warp, lane);
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n) A.set(warp, n, A_qk[n], lane);
   store_row(a.out.A_qkT, slot, A, warp, lane);
   wait_for_row();
 }
