@@ -237,6 +237,7 @@ template <class E, int kKeyDim>
 class ThreadCopies {
  public:
   using Tiles = PrepareMemory<E, kKeyDim>;
+  __device__ explicit ThreadCopies(const KeyMaps& /*maps*/) {}
   __device__ void begin(const PrepareArgs& a, const KeyMaps& /*maps*/, const ChunkRange& range, int head,
                         const Tiles& tiles) {
     load_tile<kThreads>(tiles.q(), chunk_rows(a.q, range, head), range.tokens, a.dims.key_dim);
@@ -255,11 +256,15 @@ template <int kKeyDim>
 class EngineCopies {
  public:
   using Tiles = PrepareMemory<bf16, kKeyDim>;
-  __device__ EngineCopies() : there_(barrier()) {}
+  __device__ explicit EngineCopies(const KeyMaps& maps) : there_(barrier()) {
+    if (!is_issuer()) return;
+    prefetch_map(maps.q);
+    prefetch_map(maps.k);
+    there_.init(1);
+  }
   __device__ void begin(const PrepareArgs& a, const KeyMaps& maps, const ChunkRange& range, int head,
                         const Tiles& tiles) {
-    if (threadIdx.x != kThreads - 32) return;  // of the warp that has no gate to load
-    there_.init(1);
+    if (!is_issuer()) return;
     there_.expect(Tiles::kTileBytes);
 #pragma unroll
     for (int panel = 0; panel < kKeyDim / kBlockV; ++panel) {
@@ -280,6 +285,7 @@ class EngineCopies {
   }
 
  private:
+  static __device__ bool is_issuer() { return threadIdx.x == kThreads - 32; }  // of the warp that has no gate to load
   static __device__ CopyBarrier& barrier() {
     __shared__ CopyBarrier there;
     return there;
@@ -308,10 +314,10 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm<E, kKeyDim>)
   const int chunk = slot / a.dims.value_heads;
   const int head = slot - chunk * a.dims.value_heads;
   ptx::let_next_begin();
+  Copies copies(maps);
   ptx::wait_for_previous();
   const ChunkRange range = chunk_range(a.chunks, chunk);
 
-  Copies copies;
   copies.begin(a, maps, range, head / a.dims.group_size, memory);
   load_gates(a, range, head, gates, warp, lane);
   copies.finish_own();

@@ -132,6 +132,7 @@ __global__ void __launch_bounds__(Pipeline::kThreads, Pipeline::kMinBlocksPerSm)
   extern __shared__ __align__(1024) unsigned char memory[];
   const Lane lane;
   ptx::let_next_begin();
+  Pipeline::prefetch(maps);
   ptx::wait_for_previous();
   const TeamJobs jobs(a.shared, team_blocks(a.dims, Pipeline::kWarpgroups), a.chunks.per_sequence);
   ScanCoord at(a.dims, Pipeline::kWarpgroups, jobs.last);

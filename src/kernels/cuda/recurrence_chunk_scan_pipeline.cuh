@@ -178,6 +178,7 @@ class ThreadPipeline {
         walk_(walk),
         value_columns_(value_columns),
         memory_(memory) {}
+  static __device__ void prefetch(const ScanMaps& /*maps*/) {}
   // Whether this thread only brings tiles.
   static __device__ bool is_producer() { return false; }
   static __device__ void begin_producing() {}
@@ -283,6 +284,13 @@ class CopyEnginePipeline {
     __syncthreads();
   }
 
+  // Before anything else.
+  static __device__ void prefetch(const ScanMaps& maps) {
+    if (threadIdx.x != kConsumers) return;
+    prefetch_map(maps.q);
+    prefetch_map(maps.k);
+    prefetch_map(maps.values);
+  }
   static __device__ bool is_producer() { return threadIdx.x >= kConsumers; }
   static __device__ void begin_producing() { keep_registers<24>(); }
   // The tiles of a job. `has_values(warpgroup)`: whether it has values to be copied.

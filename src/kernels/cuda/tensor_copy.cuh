@@ -96,6 +96,10 @@ __device__ inline void copy_box([[maybe_unused]] void* to, [[maybe_unused]] cons
       "l"(&from), "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.index), "r"(barrier.address())
       : "memory");
 }
+// What the copy engine must know of a tensor, so that its first copy does not wait for it.
+__device__ inline void prefetch_map([[maybe_unused]] const TensorMap& map) {
+  QDELTA_COPY_ASM("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 // Into L2 alone.
 __device__ inline void prefetch_box([[maybe_unused]] const TensorMap& from, [[maybe_unused]] const BoxOrigin& at) {
   QDELTA_COPY_ASM("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&from),

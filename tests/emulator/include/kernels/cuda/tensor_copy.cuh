@@ -46,6 +46,7 @@ inline void copy_box(void* to, const TensorMap& from, const BoxOrigin& at, const
     map.copy_box(to, {at.column, at.row, at.head, at.index});
   });
 }
+inline void prefetch_map(const TensorMap& /*map*/) {}
 inline void prefetch_box(const TensorMap& /*from*/, const BoxOrigin& /*at*/) {}
 inline void require_vectors(const void* to, const void* from, int bytes) {
   const auto misaligned = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at) % 16 != 0; };
