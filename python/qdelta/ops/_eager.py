@@ -250,6 +250,8 @@ class _Once(torch.autograd.Function):
 
 
 def _gradients_once(ctx, *given) -> tuple:
+    if not torch.is_grad_enabled():  # nobody wants gradients of gradients
+        return _gradients(ctx, *given)
     with torch.no_grad():
         gradients = _gradients(ctx, *given)
     return _Once.apply(torch.empty(0, requires_grad=True), *gradients)
