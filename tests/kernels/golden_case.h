@@ -16,6 +16,7 @@ namespace qdelta::testing {
 
 struct GoldenCase {
   std::string name;
+  bool of_repository = false;
   RecurrenceCase problem;
   Reference expected;
 
@@ -76,7 +77,9 @@ inline std::vector<GoldenCase> read_golden_cases() {
     }
     std::sort(paths.begin(), paths.end());
     for (const auto& path : paths) {
-      if (taken.insert(path.stem().string()).second) cases.push_back(read_golden_case(path));
+      if (!taken.insert(path.stem().string()).second) continue;
+      cases.push_back(read_golden_case(path));
+      cases.back().of_repository = folder == folders[0];
     }
   }
   return cases;
