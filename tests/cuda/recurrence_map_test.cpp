@@ -112,6 +112,19 @@ TEST_P(MapOnGpu, LongRanges) {
   check_map(random_case(spec, 54));
 }
 
+// More heads than SMs, and no multiple of them.
+TEST_P(MapOnGpu, ManyHeads) {
+  QDELTA_NEEDS_DEVICE();
+  CaseSpec spec;
+  spec.dtype = GetParam();
+  spec.batch = 2;
+  spec.heads = device_context().sm_count() / 2 + 6;
+  spec.tokens = 130;
+  spec.key_dim = 16;
+  spec.value_dim = 128;
+  check_map(random_case(spec, 56));
+}
+
 TEST(MapOnGpuArguments, AreChecked) {
   QDELTA_NEEDS_DEVICE();
   CaseSpec spec;

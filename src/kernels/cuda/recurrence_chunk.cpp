@@ -92,14 +92,14 @@ void check_call(const RecurrenceBackward& args) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Views as arguments of the kernels.
 
-// Whether every row starts at a multiple of 16 bytes and is a whole number of them. A stride does not matter along an
-// axis of one.
+// Whether every row starts at a multiple of 16 bytes and is a whole number of them, and all are apart: the copy engine
+// is not asked for tensors of which rows are repeated. A stride does not matter along an axis of one.
 template <class Byte>
 bool is_aligned16(const BasicView<Byte>& view, int outer_axes) {
   const auto size = static_cast<std::int64_t>(size_of(view.dtype));
   if (reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0) return false;
   for (int axis = 0; axis < outer_axes; ++axis) {
-    if (view.extent(axis) > 1 && view.step(axis) * size % 16 != 0) return false;
+    if (view.extent(axis) > 1 && (view.step(axis) == 0 || view.step(axis) * size % 16 != 0)) return false;
   }
   return view.shape.rank == outer_axes || view.extent(outer_axes) * size % 16 == 0;
 }
@@ -412,6 +412,7 @@ struct ChunkLaunch {
     scan.dims.column_blocks = maps.n_blocks + static_cast<int>(ceil_div(at.K, kBlockV));
     scan.maps = maps;
     scan.initial_states = {};
+    scan.shared = {};  // its memory is for the columns of the values alone
     launch_forward_scan(context, scan, bf16);
   }
 
