@@ -302,6 +302,7 @@ struct ChunkLaunch {
         jobs * chunks.per_sequence > std::numeric_limits<int>::max())
       return;
     shared.jobs = static_cast<int>(jobs);
+    shared.most_blocks = sm_count;
     shared.chunks_per_team =
         static_cast<int>(std::max(chunks.per_sequence, ceil_div(jobs * chunks.per_sequence, std::int64_t{teams})));
     shared.states = memory.take<float>(std::int64_t{sm_count} * padded_key_dim(dims.key_dim) * 3 * kBlockV);

@@ -143,6 +143,7 @@ struct SegmentMaps {
 struct SharedJobs {
   int jobs = 0;
   int chunks_per_team = 0;         // 0: a team for each job
+  int most_blocks = 0;             // what there is memory for
   float* states = nullptr;         // [blocks][warps]: of a team's last job, where the next team goes on with it
   std::uint32_t* ready = nullptr;  // [blocks][warps]: whether it is there; set to zero before the launch
 };

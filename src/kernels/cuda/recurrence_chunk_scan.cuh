@@ -186,6 +186,8 @@ void launch_pipeline(const Context& context, const typename Scan::Args& args, co
   std::int64_t teams = Scan::scans_per_head(args) * args.dims.value_heads;
   if (const SharedJobs& shared = args.shared; shared.chunks_per_team > 0) {
     teams = (teams * args.chunks.per_sequence + shared.chunks_per_team - 1) / shared.chunks_per_team;
+    require(teams * team <= shared.most_blocks, "a scan of {} blocks that share sequences, in memory of {}",
+            teams * team, shared.most_blocks);
     const std::size_t flags = static_cast<std::size_t>(teams * team) * (Pipeline::kThreads / 32);
     QDELTA_CUDA(cudaMemsetAsync(shared.ready, 0, flags * sizeof(*shared.ready), context.stream()));
   }
