@@ -30,13 +30,15 @@ __global__ __launch_bounds__(kBlockThreads) void gates_forward_kernel(GateArgs i
   ptx::wait_for_previous();
   if (r >= in.rows) return;
   const auto h = static_cast<unsigned>(index - r * in.heads);
+  const GateInputs inputs = in.inputs_of(r, h);
+  const GateWeights weights = in.weights_of(h);
   if (in.a.data != nullptr) {
-    const float step = in.step_of(r, h);
-    store(in.g, r, h, in.g_of(step, h));
+    const float step = in.step_of(inputs.a, weights);
+    store(in.g, r, h, in.g_of(step, weights));
     if (in.step_is_beta) store(in.beta, r, h, step);
   }
-  if (in.b.data != nullptr) store(in.beta, r, h, in.beta_of(r, h));
-  if (in.l.data != nullptr) store(in.lambda, r, h, in.lambda_of(r, h));
+  if (in.b.data != nullptr) store(in.beta, r, h, in.beta_of(inputs.b));
+  if (in.l.data != nullptr) store(in.lambda, r, h, in.lambda_of(inputs.l, weights));
 }
 
 // A block has some rows of up to kBlockThreads heads; its threads are [row_groups][heads].

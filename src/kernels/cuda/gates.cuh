@@ -6,6 +6,15 @@
 
 namespace qdelta::cuda {
 
+// What the gates of a token and head are made of: its projections, and of the head's weights. Zeros where there is
+// none.
+struct GateInputs {
+  float a, b, l;
+};
+struct GateWeights {
+  float A_log, dt_bias, lambda_bias;
+};
+
 struct GateArgs {
   Rows<RuntimeType> a, b, l, g, beta, lambda;
   const float *A_log, *dt_bias, *lambda_bias;
@@ -14,13 +23,26 @@ struct GateArgs {
   unsigned heads;
   std::int64_t rows;
 
-  // Of row r, head h; each only where there is its input.
-  __device__ float step_of(std::int64_t r, unsigned h) const { return softplus(a.get(r * a.ld + h) + dt_bias[h]); }
-  __device__ float g_of(float step, unsigned h) const { return -expf(A_log[h]) * step; }
-  __device__ float beta_of(std::int64_t r, unsigned h) const { return factor * sigmoid(b.get(r * b.ld + h)); }
-  __device__ float lambda_of(std::int64_t r, unsigned h) const {
-    const float bias = lambda_bias != nullptr ? *lambda_bias : constant_lambda_bias;
-    return factor * sigmoid(l.get(r * l.ld + h) + bias);
+  // Of row r, head h.
+  __device__ GateInputs inputs_of(std::int64_t r, unsigned h) const {
+    const auto input = [&](const Rows<RuntimeType>& of) { return of.get_if(r * of.ld + h, of.data != nullptr); };
+    return {input(a), input(b), input(l)};
+  }
+  __device__ GateWeights weights_of(unsigned h) const {
+    const bool decays = a.data != nullptr;
+    return {ptx::load_float(A_log + h, decays), ptx::load_float(dt_bias + h, decays),
+            lambda_bias != nullptr ? *lambda_bias : constant_lambda_bias};
+  }
+  // Each only where there is its input.
+  [[nodiscard]] __device__ float step_of(float a_of, const GateWeights& weights) const {
+    return softplus(a_of + weights.dt_bias);
+  }
+  [[nodiscard]] __device__ float g_of(float step, const GateWeights& weights) const {
+    return -expf(weights.A_log) * step;
+  }
+  [[nodiscard]] __device__ float beta_of(float b_of) const { return factor * sigmoid(b_of); }
+  [[nodiscard]] __device__ float lambda_of(float l_of, const GateWeights& weights) const {
+    return factor * sigmoid(l_of + weights.lambda_bias);
   }
 };
 

@@ -28,8 +28,9 @@ constexpr int kSummed = 4;  // of them, whose sums come first
 struct StridedView {
   Rows<RuntimeType> data;  // ld: between rows
   std::int64_t head, element;
-  __device__ float at(std::int64_t r, std::int64_t h, std::int64_t i) const {
-    return data.get(r * data.ld + h * head + i * element);
+  // Zero where not valid.
+  [[nodiscard]] __device__ float at(std::int64_t r, std::int64_t h, std::int64_t i, bool valid = true) const {
+    return data.get_if(r * data.ld + h * head + i * element, valid);
   }
 };
 
@@ -48,26 +49,24 @@ struct StepArgs {
   int K, V, heads, group_size;  // group_size: value heads for each query/key head
   unsigned slices;
 
-  __device__ RuleInputs<float> gates_of(int r, int h) const {
-    const auto head = static_cast<unsigned>(h);
-    RuleInputs<float> in;
+  // What the gates are made of or, where that is not given, the gates themselves.
+  [[nodiscard]] __device__ GateInputs gate_inputs(int r, int h) const {
+    const auto input = [&](const Rows<RuntimeType>& projection, const StridedView& gate) {
+      const bool is_projected = projection.data != nullptr;
+      const Rows<RuntimeType>& from = is_projected ? projection : gate.data;
+      return from.get_if(r * from.ld + h * (is_projected ? 1 : gate.head), from.data != nullptr);
+    };
+    return {input(gates.a, g), input(gates.b, beta), input(gates.l, lambda)};
+  }
+  [[nodiscard]] __device__ RuleInputs<float> gates_of(const GateInputs& inputs, const GateWeights& weights) const {
+    RuleInputs<float> in{inputs.a, inputs.b, inputs.l};
     if (gates.a.data != nullptr) {
-      const float step = gates.step_of(r, head);
-      in.g = gates.g_of(step, head);
+      const float step = gates.step_of(inputs.a, weights);
+      in.g = gates.g_of(step, weights);
       if (gates.step_is_beta) in.beta = step;
-    } else {
-      in.g = g.at(r, h, 0);
     }
-    if (gates.b.data != nullptr) {
-      in.beta = gates.beta_of(r, head);
-    } else if (!gates.step_is_beta && beta.data.data != nullptr) {
-      in.beta = beta.at(r, h, 0);
-    }
-    if (gates.l.data != nullptr) {
-      in.lambda = gates.lambda_of(r, head);
-    } else if (lambda.data.data != nullptr) {
-      in.lambda = lambda.at(r, h, 0);
-    }
+    if (gates.b.data != nullptr) in.beta = gates.beta_of(inputs.b);
+    if (gates.l.data != nullptr) in.lambda = gates.lambda_of(inputs.l, weights);
     return in;
   }
 };
@@ -78,11 +77,11 @@ struct Norms {
 };
 
 // In double, where squares overflow a float.
-__device__ __noinline__ Norms norms_double(const StepArgs& a, int r, int h) {
+__device__ __noinline__ Norms norms_double(const StepArgs& a, int r, int q_head) {
   double products[3] = {};
   for (int i = 0; i < a.K; ++i) {
-    const double q = a.q.at(r, h / a.group_size, i);
-    const double k = a.k.at(r, h / a.group_size, i);
+    const double q = a.q.at(r, q_head, i);
+    const double k = a.k.at(r, q_head, i);
     products[0] += q * q;
     products[1] += k * k;
     products[2] += q * k;
@@ -218,9 +217,10 @@ struct SliceStep {
   Shared& shared;
   int vector = static_cast<int>(threadIdx.x) % VectorsPerSlice;
   int row_group = static_cast<int>(threadIdx.x) / VectorsPerSlice;
-  int slice, r, h, c;  // the row of the call, the head, the first of the thread's columns
+  int slice, r, h, q_head, c;  // the row of the call, the value head and the key's, the first of the thread's columns
   Columns<N> s[RowsPerThread];
   float q_part[kPerLoader], k_part[kPerLoader], v[N];
+  GateWeights gate_weights;
   RuleInputs<float> gates;
 
   __device__ SliceStep(const StepArgs& args, Shared& memory) : a(args), shared(memory) {
@@ -228,6 +228,7 @@ struct SliceStep {
     slice = static_cast<int>(blockIdx.x % a.slices);
     r = static_cast<int>(row_head / static_cast<unsigned>(a.heads));
     h = static_cast<int>(row_head % static_cast<unsigned>(a.heads));
+    q_head = h / a.group_size;
     c = (slice * VectorsPerSlice + vector) * N;
   }
   [[nodiscard]] __device__ bool in_range() const { return c < a.V; }
@@ -268,18 +269,22 @@ struct SliceStep {
 
   // What the token has; q.q, k.k and q.k.
   __device__ void load_token(float (&products)[3]) {
+    const GateInputs gate_inputs = a.gate_inputs(r, h);
 #pragma unroll
     for (int e = 0; e < kPerLoader; ++e) {
       const int i = loaded(e);
-      q_part[e] = loads() && i < a.K ? a.q.at(r, h / a.group_size, i) : 0.0F;
-      k_part[e] = loads() && i < a.K ? a.k.at(r, h / a.group_size, i) : 0.0F;
+      q_part[e] = a.q.at(r, q_head, i, loads() && i < a.K);
+      k_part[e] = a.k.at(r, q_head, i, loads() && i < a.K);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] = a.v.at(r, h, c + i, in_range());
+#pragma unroll
+    for (int e = 0; e < kPerLoader; ++e) {
       products[0] += q_part[e] * q_part[e];
       products[1] += k_part[e] * k_part[e];
       products[2] += q_part[e] * k_part[e];
     }
-#pragma unroll
-    for (int i = 0; i < N; ++i) v[i] = in_range() ? a.v.at(r, h, c + i) : 0.0F;
-    gates = a.gates_of(r, h);
+    gates = a.gates_of(gate_inputs, gate_weights);
 #pragma unroll
     for (int p = 0; p < 3; ++p) {
       products[p] = warp_sum(products[p]);
@@ -295,7 +300,7 @@ struct SliceStep {
   }
   [[nodiscard]] __device__ Norms norms_of(const float (&products)[3]) const {
     if (!a.qk_l2norm) return {1.0F, 1.0F, products[1], products[2]};
-    if (!isfinite(products[0]) || !isfinite(products[1])) return norms_double(a, r, h);
+    if (!isfinite(products[0]) || !isfinite(products[1])) return norms_double(a, r, q_head);
     const float by_q = 1.0F / sqrtf(products[0] + static_cast<float>(kNormEpsilon));
     const float by_k = 1.0F / sqrtf(products[1] + static_cast<float>(kNormEpsilon));
     return {by_q, by_k, products[1] * by_k * by_k, products[2] * by_q * by_k};
@@ -410,6 +415,7 @@ __global__ __launch_bounds__(VectorsPerSlice* kRowGroups,
   // one by one.
   float* const state = step.state_of(slot);
   step.load_state(state);
+  step.gate_weights = a.gates.weights_of(static_cast<unsigned>(step.h));  // weights, which no kernel ahead writes
   RecentOfHead recent(kRecent ? a.recent + slot * a.recent_stride + step.h * a.recent_head_stride : nullptr, a.K, a.V);
   using Recent = std::conditional_t<kRecent, RecentOfThread<N, VectorsPerSlice, RowsPerThread>, NoRecent>;
   Recent own_recent(recent, step.first_column(), step.c, step.in_range());
