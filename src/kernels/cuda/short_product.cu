@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+
 #include "kernels/cuda/many_rows.cuh"
 #include "kernels/cuda/short_product.h"
 
@@ -10,6 +14,19 @@ constexpr std::int64_t kMostRows = 128, kMostRowsOfFewOutputs = 512;
 template <int kRows>
 void launch(const Context& context, const StepProductArgs& args) {
   launch_many_rows<After::nothing, kRows, false, OneChain>(context, args);
+}
+
+// How long a product takes with so many rows of x to a block, in rows (of w or x) that an SM could load meanwhile if it
+// were the only one: all together get less from L2. Small tiles load w again for each of them, large ones leave SMs
+// idle.
+double loading_time(const Context& context, const StepProductArgs& args, int rows_of_tile) {
+  constexpr double kShareOfEach = 0.3;  // of what one could have: 4.3 TB/s for all of an H200, by 64 bytes a clock
+  const double sms = context.sm_count();
+  const std::int64_t row_tiles = ceil_div(args.rows, rows_of_tile);
+  const std::int64_t output_tiles = ceil_div(args.outputs, kTile);
+  const auto by_all = static_cast<double>(output_tiles * (row_tiles * kTile + args.rows));
+  const double blocks_of_one = std::ceil(static_cast<double>(output_tiles * row_tiles) / sms);
+  return std::max(by_all / (sms * kShareOfEach), blocks_of_one * (kTile + std::min(rows_of_tile, args.rows)));
 }
 
 }  // namespace
@@ -33,9 +50,18 @@ void short_product(const Context& context, const MatmulShape& shape, const void*
   args.slice_width = static_cast<int>(round_up(shape.inner, kPanelColumns));
   args.add = {.data = const_cast<void*>(add), .ld = shape.ld_add, .is_bf16 = shape.out == DType::bf16};
   args.y = {.data = c, .ld = shape.ldc, .is_bf16 = shape.out == DType::bf16};
-  // Few outputs are few tiles: then tiles are small, to have a block for every SM.
-  if (shape.cols < kFewOutputs) return shape.rows <= 128 ? launch<16>(context, args) : launch<32>(context, args);
-  shape.rows <= 32 ? launch<32>(context, args) : launch<64>(context, args);
+  constexpr std::array kTiles = {16, 32, 64, 128};
+  const auto best = std::ranges::min(kTiles, {}, [&](int rows) { return loading_time(context, args, rows); });
+  switch (best) {
+    case 16:
+      return launch<16>(context, args);
+    case 32:
+      return launch<32>(context, args);
+    case 64:
+      return launch<64>(context, args);
+    default:
+      return launch<128>(context, args);
+  }
 }
 
 }  // namespace qdelta::cuda
