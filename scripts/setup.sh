@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that are missing, and only those. With nothing missing it says nothing and takes no time.
 #
-#   scripts/setup.sh [build] [lint] [sanitize] [dist] [wheel]     default: build
+#   scripts/setup.sh [build] [lint] [sanitize] [dist] [wheel] [cache]     default: build
 #
 # QDELTA_NO_SETUP=1 skips it: on a system without apt, have the things listed in docs/building.md and set this.
 set -euo pipefail
@@ -31,7 +31,8 @@ for set in "${@:-build}"; do
     sanitize) wanted+=("${sanitize[@]}"); compiler_runtime=true ;;
     dist) wanted+=("${dist[@]}") ;;
     wheel) wanted+=("${wheel[@]}") ;;
-    *) echo "setup: there is no set '$set'; choose from: build lint sanitize dist wheel" >&2; exit 2 ;;
+    cache) wanted+=(ccache) ;;
+    *) echo "setup: there is no set '$set'; choose from: build lint sanitize dist wheel cache" >&2; exit 2 ;;
   esac
 done
 
