@@ -304,10 +304,7 @@ void ModelRunner::prepare_prompt(std::span<const std::int32_t> ids, std::int64_t
 }
 
 TensorView ModelRunner::prompt_logits(const StateSlots& states) {
-  // Rows are picked last of all; until then that is free.
-  const TensorView& unused = plan_->picked;
-  LengthsOnDevice lengths(batch_.device_offsets,
-                          {unused.data, static_cast<std::size_t>(unused.shape.elements()) * size_of(unused.dtype)});
+  const LengthsOnDevice lengths(batch_.device_offsets);
   const OverlappedLaunches overlapped;  // as in a step
   run_planned(device_ids_, states);
   rms_norm_forward(device_, final_norm(weights_->get()));

@@ -420,6 +420,22 @@ TEST(RecurrenceOnGpu, PackedSequencesEqualABatch) {
   }
 }
 
+// A single one has no tables.
+TEST(RecurrenceOnGpu, OnePackedSequenceEqualsABatchOfOne) {
+  QDELTA_NEEDS_DEVICE();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    CaseSpec spec;
+    spec.tokens = 150;
+    spec.key_dim = 40;
+    spec.value_dim = 72;
+    spec.dtype = dtype;
+    const RecurrenceCase alone = random_case(spec, 15);
+    RecurrenceCase packed = random_case(spec, 15);
+    packed.spec.cu_seqlens = {0, spec.tokens};
+    expect_same_bits(run_on_gpu(packed), run_on_gpu(alone));
+  }
+}
+
 // A sequence cut in two, its state carried over, is the sequence; and so are its gradients.
 TEST(RecurrenceOnGpu, SplitsDoNotMatter) {
   QDELTA_NEEDS_DEVICE();

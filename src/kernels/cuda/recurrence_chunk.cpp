@@ -244,23 +244,23 @@ struct ChunkLaunch {
     dims.column_blocks = column_blocks(at.V);
     chunks.sequences = at.N;
     chunks.tokens = at.T;
-    chunks.per_sequence = in.cu_seqlens.empty() ? ceil_div(at.T, kChunk) : 0;
     chunks.total = at.total_chunks;
-    const LengthsOnDevice* const lengths = LengthsOnDevice::current();
-    BumpAllocator of_all(lengths != nullptr ? lengths->tables().data() : nullptr);
-    BumpAllocator& tables = lengths != nullptr ? of_all : memory;
     if (!in.cu_seqlens.empty()) {
+      const LengthsOnDevice* const lengths = LengthsOnDevice::current();
+      require(lengths == nullptr || at.N == 1, "{} sequences whose lengths only the device knows", at.N);
       chunks.cu_seqlens = lengths != nullptr ? lengths->offsets().data() : memory.take<std::int64_t>(at.N + 1);
-      chunks.first_chunk = tables.take<std::int64_t>(at.N + 1);
-      chunks.sequence = tables.take<std::int32_t>(at.total_chunks);
+    }
+    if (needs_tables()) {
+      chunks.first_chunk = memory.take<std::int64_t>(at.N + 1);
+      chunks.sequence = memory.take<std::int32_t>(at.total_chunks);
+    } else {
+      chunks.per_sequence = in.cu_seqlens.empty() ? ceil_div(at.T, kChunk) : at.total_chunks;
     }
     segments.fixed = run.segment_tokens > 0;
     segments.chunks = chunks_per_segment(at, dims, bf16, backward, static_cast<bool>(in.h0), context.sm_count(), run);
-    allocate_segments(tables, memory);
-    require(lengths == nullptr || !segments.fixed || !is_split(),
-            "sequences whose lengths only the device knows have room for whole segments");
-    require(lengths == nullptr || of_all.used() <= lengths->tables().size(), "the tables of {} sequences need {} bytes",
-            at.N, of_all.used());
+    allocate_segments(memory);
+    require(LengthsOnDevice::current() == nullptr || !segments.fixed || !is_split(),
+            "a sequence whose length only the device knows has room for whole segments");
     share_jobs(context.sm_count(), memory);
     BumpAllocator elsewhere(saved);
     prepared = allocate_prepared(traits, slots, saved == nullptr ? memory : elsewhere);
@@ -268,21 +268,23 @@ struct ChunkLaunch {
   }
 
   [[nodiscard]] bool is_split() const { return segments.total > at.N; }
+  // A single packed sequence begins with the first chunk.
+  [[nodiscard]] bool needs_tables() const { return !at.cu_seqlens.empty() && at.N > 1; }
 
   // As build_chunk_tables counts them.
   [[nodiscard]] std::int64_t segments_of(std::int64_t n) const {
     if (segments.fixed) return at.length(n) / (segments.chunks * kChunk) + 1;
     return std::max<std::int64_t>(1, ceil_div(at.chunks(n), segments.chunks));
   }
-  void allocate_segments(BumpAllocator& tables, BumpAllocator& memory) {
-    if (at.cu_seqlens.empty()) {
-      segments.per_sequence = segments_of(0);
-      segments.total = at.N * segments_of(0);
-    } else {
+  void allocate_segments(BumpAllocator& memory) {
+    if (needs_tables()) {
       for (std::int64_t n = 0; n < at.N; ++n) segments.total += segments_of(n);
-      segments.first_segment = tables.take<std::int64_t>(at.N + 1);
-      segments.first_chunk = tables.take<std::int64_t>(segments.total + 1);
-      segments.sequence = tables.take<std::int32_t>(segments.total);
+      segments.first_segment = memory.take<std::int64_t>(at.N + 1);
+      segments.first_chunk = memory.take<std::int64_t>(segments.total + 1);
+      segments.sequence = memory.take<std::int32_t>(segments.total);
+    } else {
+      segments.per_sequence = at.N == 0 ? 0 : segments_of(0);
+      segments.total = at.N * segments.per_sequence;
     }
     if (!is_split()) return;
     const std::int64_t maps = segments.total * at.HV;
@@ -337,12 +339,9 @@ struct ChunkLaunch {
   }
   void build_chunk_tables(const Context& context, const RecurrenceInputs& in) const {
     if (chunks.cu_seqlens == nullptr) return;
-    if (LengthsOnDevice* const lengths = LengthsOnDevice::current(); lengths == nullptr) {
+    if (LengthsOnDevice::current() == nullptr)
       upload_offsets(context, const_cast<std::int64_t*>(chunks.cu_seqlens), in.cu_seqlens);
-    } else if (!lengths->tables_are_missing()) {
-      return;
-    }
-    launch_build_chunk_tables(context, chunks, segments);
+    if (needs_tables()) launch_build_chunk_tables(context, chunks, segments);
   }
   void prepare(const Context& context, const RecurrenceInputs& in) const {
     if (slots == 0) return;

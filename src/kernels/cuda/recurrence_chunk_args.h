@@ -2,7 +2,7 @@
 // so that the files compiled by nvcc see neither views nor checks.
 //
 // A call is a few launches over one workspace:
-//   forward    build_chunk_tables (packed sequences only), prepare, forward_scan
+//   forward    build_chunk_tables (several packed sequences only), prepare, forward_scan
 //   ... where sequences are few and long, the states on entry to their segments come first
 //   (recurrence_chunk_segments.cu):
 //              forward_scan for M and N of the segments, combine_segments
@@ -49,28 +49,32 @@ struct StateTensor {
 using StatesIn = StateTensor<const std::byte>;
 using StatesOut = StateTensor<std::byte>;
 
-// The tokens of every chunk. Packed sequences need tables, which build_chunk_tables fills on the device.
+// The tokens of every chunk. Several packed sequences need tables, which build_chunk_tables fills on the device.
 struct Chunks {
   std::int64_t sequences = 0;
-  std::int64_t tokens = 0, per_sequence = 0;  // of a sequence; unused where packed
+  std::int64_t tokens = 0;        // of a sequence; unused where packed
+  std::int64_t per_sequence = 0;  // unused where there are tables
   std::int64_t total = 0;
-  const std::int64_t* cu_seqlens = nullptr;  // [sequences + 1]; null: not packed
-  std::int64_t* first_chunk = nullptr;       // [sequences + 1] the first chunk of a sequence
+  const std::int64_t* cu_seqlens = nullptr;  // [sequences + 1], from 0 on; null: not packed
+  std::int64_t* first_chunk = nullptr;       // [sequences + 1] the first chunk of a sequence; null: there are no tables
   std::int32_t* sequence = nullptr;          // [total] the sequence of a chunk
+
+  [[nodiscard]] QDELTA_HOST_DEVICE bool has_tables() const { return first_chunk != nullptr; }
 };
 
 // Runs of consecutive chunks of one sequence. A scan has a thread block for each of them (and each head and block of
 // columns), so that one long sequence fills the GPU. Packed sequences need tables, as for the chunks.
 struct Segments {
   std::int64_t total = 0;
-  std::int64_t per_sequence = 0;  // unused where packed
+  std::int64_t per_sequence = 0;  // unused where there are tables
   std::int64_t chunks = 0;        // of a segment; the last one of a sequence may have fewer
   // A sequence has its whole segments and one more, with what is left of it, which may be nothing: that one's entry
   // state is then the sequence's last.
   bool fixed = false;
-  std::int64_t* first_segment = nullptr;  // packed: [sequences + 1] the first segment of a sequence
-  std::int64_t* first_chunk = nullptr;    // packed: [total + 1] the first chunk of a segment
-  std::int32_t* sequence = nullptr;       // packed: [total] the sequence of a segment
+  // Tables, where the chunks have some:
+  std::int64_t* first_segment = nullptr;  // [sequences + 1] the first segment of a sequence
+  std::int64_t* first_chunk = nullptr;    // [total + 1] the first chunk of a segment
+  std::int32_t* sequence = nullptr;       // [total] the sequence of a segment
 };
 
 struct Dims {

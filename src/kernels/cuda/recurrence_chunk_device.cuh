@@ -19,7 +19,7 @@ struct ChunkRange {
 };
 
 __device__ inline int sequence_of(const Chunks& chunks, int chunk) {
-  return chunks.cu_seqlens == nullptr ? chunk / static_cast<int>(chunks.per_sequence) : chunks.sequence[chunk];
+  return chunks.has_tables() ? chunks.sequence[chunk] : chunk / static_cast<int>(chunks.per_sequence);
 }
 // Where the sequence of the chunk is known, which saves a division.
 __device__ inline ChunkRange chunk_range(const Chunks& chunks, std::int64_t chunk, std::int64_t sequence) {
@@ -31,7 +31,9 @@ __device__ inline ChunkRange chunk_range(const Chunks& chunks, std::int64_t chun
     end = chunks.tokens;
   } else {
     range.batch = 0;
-    range.first = chunks.cu_seqlens[sequence] + (chunk - chunks.first_chunk[sequence]) * kChunk;
+    range.first = chunk * kChunk;
+    if (chunks.has_tables())
+      range.first = chunks.cu_seqlens[sequence] + (chunk - chunks.first_chunk[sequence]) * kChunk;
     end = chunks.cu_seqlens[sequence + 1];
   }
   range.tokens = static_cast<int>(end - range.first < kChunk ? end - range.first : kChunk);
@@ -50,7 +52,7 @@ struct SegmentRange {
 
 __device__ inline SegmentRange segment_range(const Chunks& chunks, const Segments& segments, int segment) {
   SegmentRange range;
-  if (chunks.cu_seqlens == nullptr) {
+  if (!chunks.has_tables()) {
     const int per_sequence = static_cast<int>(segments.per_sequence);
     range.sequence = segment / per_sequence;
     const int place = segment - range.sequence * per_sequence;

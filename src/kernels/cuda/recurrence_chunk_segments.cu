@@ -166,10 +166,9 @@ __global__ void __launch_bounds__(kThreads) combine_segments_kernel(const Combin
   const Tiles tiles(memory);
   const CombineCoord place(a.dims);
   const WarpPart<kKeys, kRows> warp;
-  const bool packed = a.segments.first_segment != nullptr;
-  const std::int64_t begin =
-      packed ? a.segments.first_segment[place.sequence] : place.sequence * a.segments.per_sequence;
-  const std::int64_t end = packed ? a.segments.first_segment[place.sequence + 1] : begin + a.segments.per_sequence;
+  const std::int64_t* const table = a.segments.first_segment;
+  const std::int64_t begin = table != nullptr ? table[place.sequence] : place.sequence * a.segments.per_sequence;
+  const std::int64_t end = table != nullptr ? table[place.sequence + 1] : begin + a.segments.per_sequence;
   const std::int64_t maps = end - begin - 1;  // the last segment's is not needed, or backward the first one's
 
   const int keys = a.dims.key_dim;
