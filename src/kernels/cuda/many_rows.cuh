@@ -6,7 +6,8 @@
 // their parts of the sums in shared memory, and each adds up those of all blocks for a share of the outputs, in the
 // order of the slices. Otherwise a block has all slices, one after the other.
 //
-// Weights do not come from the kernel ahead: those of the first stages are fetched before it is waited for.
+// Weights do not come from the kernel ahead: those of the first stages are fetched before it is waited for, the others
+// brought into L2. With two stages on their way each of them would otherwise wait half as long as memory takes.
 #pragma once
 
 #include "kernels/cuda/cluster.cuh"
@@ -98,15 +99,22 @@ struct ManyRows {
     const int c = copier.pack * 8;
     const int left = a.outputs - tile * kOutputs;
     x = static_cast<const bf16*>(a.x) + min(first_row + row, a.rows - 1) * a.x_ld + c;
-    if constexpr (kAfter == After::swiglu) {  // of 16 rows 8 are gate's, then 8 up's
-      const int o = tile * kOutputs + row / 16 * 8 + row % 8;
-      weights = a.w + (min(o, a.outputs - 1) + (row % 16 < 8 ? 0 : a.outputs)) * a.w_ld + c;
+    weights = weight_row(row) + c;
+    if constexpr (kAfter == After::swiglu) {
       weights_between = kPassRows / 2 * a.w_ld;
       weight_rows = left / 8 * 16 + (left % 8 > row % 8 ? 16 : 0);
     } else {
-      weights = a.w + min(tile * kOutputs + row, a.outputs - 1) * a.w_ld + c;
       weights_between = kPassRows * a.w_ld;
       weight_rows = left;
+    }
+  }
+  // Row `row` of the tile; of those beyond the last, another one.
+  [[nodiscard]] __device__ const bf16* weight_row(int row) const {
+    if constexpr (kAfter == After::swiglu) {  // of 16 rows 8 are gate's, then 8 up's
+      const int o = tile * kOutputs + row / 16 * 8 + row % 8;
+      return a.w + (min(o, a.outputs - 1) + (row % 16 < 8 ? 0 : a.outputs)) * a.w_ld;
+    } else {
+      return a.w + min(tile * kOutputs + row, a.outputs - 1) * a.w_ld;
     }
   }
 
@@ -150,6 +158,15 @@ struct ManyRows {
   __device__ void fetch_weights(const Stage& stage) const {
     fetch<kTile>(stage, stage_weights(stage), weights, weights_between, weight_rows);
   }
+  // This block's weights from a stage on, into L2.
+  __device__ void prefetch_weights(const Stage& stage) const {
+    if (threadIdx.x >= kTile || beyond(stage)) return;
+    const int begin = column(stage);
+    const int end = kClusters ? min((block + 1) * a.slice_width, a.inner) : a.inner;
+    if (begin >= end) return;
+    ptx::prefetch_bytes(weight_row(static_cast<int>(threadIdx.x)) + begin,
+                        static_cast<unsigned>(end - begin) * static_cast<unsigned>(sizeof(bf16)));
+  }
   __device__ void fetch_x(const Stage& stage) const {
     fetch<kRows>(stage, stage_x(stage), x, kPassRows * a.x_ld, a.rows - first_row);
   }
@@ -182,6 +199,7 @@ struct ManyRows {
   __device__ void run(const AtEnd& at_end) {
     Stage ahead = first();
     for (int i = 0; i < kStages - 1; ++i, advance(ahead)) fetch_weights(ahead);
+    prefetch_weights(ahead);
     ptx::wait_for_previous();
     Stage early = first();
     for (int i = 0; i < kStages - 1; ++i, advance(early)) {
