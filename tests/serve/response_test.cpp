@@ -176,6 +176,25 @@ TEST_F(Answers, AMessage) {
 }
 
 // A long answer comes in parts, an event has few scores, and together they are what one object would be.
+// Parts together are one object wherever they end, be it between a list's name and its first value.
+TEST_F(Answers, PartsMayEndAnywhere) {
+  request_.logprobs = 1;
+  request_.echo = true;
+  const std::vector<ScoredToken> prompt(5000, {'a', -0.25F, {{'a', -0.25F}}});
+  const auto whole = [&](std::size_t text) {
+    request_.prompts = {std::string(text, 'x')};
+    Answer one = answer();
+    one.add({{prompt, {}, EndReason::length}, 0});
+    return one.whole();
+  };
+  const std::size_t list = whole(0).find(",\"token_logprobs\"");
+  constexpr std::size_t kPart = 32U << 10U;
+  ASSERT_LT(list, kPart);
+  for (std::size_t text = kPart - list - 40; text < kPart - list + 40; ++text) {
+    EXPECT_TRUE(json::accept(whole(text))) << text;
+  }
+}
+
 TEST_F(Answers, ManyScores) {
   request_.logprobs = 1;
   request_.echo = true;
