@@ -52,6 +52,20 @@ TEST(Chat, AStreamSaysTheSame) {
   }
 }
 
+// A special token by its name, over and over: the time is linear in the text, however often one is there and the other
+// not.
+TEST(Chat, ManyNamesOfSpecialTokensTakeNoTime) {
+  const Serving serving;
+  constexpr std::size_t kMany = 300'000;
+  std::string names;
+  for (std::size_t i = 0; i < kMany; ++i) names += "<bos>";
+  const auto begin = std::chrono::steady_clock::now();
+  const auto refused = serving.post("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", names}}}}});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  ASSERT_TRUE(refused);
+  EXPECT_NE(refused->body.find(std::to_string(kMany + 18) + " tokens"), std::string::npos) << refused->body;
+}
+
 TEST(Chat, WhatTheTemplateRefuses) {
   const Serving serving;
   const auto result = serving.post("/v1/chat/completions", {{"messages", {{{"role", "dog"}, {"content", "woof"}}}}});
