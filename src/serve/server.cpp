@@ -42,6 +42,12 @@ HttpAnswer answer_of(const ApiError& error) {
 // What this path is asked with is another method.
 HttpAnswer wrong_method(const HttpRequest& head, const char* right) {
   HttpAnswer answer = answer_of(ApiError(405, fmt::format("{} is not for {}: {} is", head.method, head.path, right)));
+// A text that the tokenizer cannot take is its sender's matter, whatever else goes wrong is ours.
+int status_of(const Error& error) {
+  if (error.status() == Status::out_of_memory) return 503;
+  return error.status() == Status::invalid_argument || error.status() == Status::unsupported ? 400 : 500;
+}
+
   answer.headers.emplace_back("Allow", right);
   return answer;
 }
@@ -247,6 +253,8 @@ class Server::Implementation {
 
   [[nodiscard]] json model_info() const {
     return {{"id", options_.model_name}, {"object", "model"}, {"created", started_}, {"owned_by", "qdelta"}};
+    } catch (const Error& error) {
+      exchange->answer(answer_of(ApiError(status_of(error), error.what())));
   }
 
   [[nodiscard]] json tokenizer_info() const {
