@@ -221,13 +221,13 @@ TEST(Front, HealthIsAnsweredHoweverManyConnectionsThereAre) {
 TEST(Front, BodiesOfAllClientsTogetherAreBounded) {
   serve::ServerOptions options = quick();
   options.http.body_time = std::chrono::seconds(30);
-  options.max_body = 1000;
-  options.http.max_bodies = 2500;
+  options.max_body = 100'000;
+  options.http.max_bodies = 200'000;
   const Serving serving(options);
   std::vector<std::unique_ptr<RawClient>> sending;
   for (int i = 0; i < 3; ++i) {
     sending.push_back(std::make_unique<RawClient>(serving.port()));
-    sending.back()->send(kPost + "Content-Length: 1000\r\n\r\n{");
+    sending.back()->send(kPost + "Content-Length: 100000\r\n\r\n{");
   }
   // The one that was heard last is refused, whichever it is.
   int refused = 0;
@@ -239,13 +239,14 @@ TEST(Front, BodiesOfAllClientsTogetherAreBounded) {
   }
   EXPECT_EQ(refused, 1);
   EXPECT_TRUE(serving.healthy());
+  EXPECT_EQ(serving.client().post("/v1/completions", kBody)->status, 200);  // there is room for what is short
   sending.clear();
   // When they have gone there is room again.
   std::string answer = "HTTP/1.1 503";
   for (int i = 0; i < 400 && answer.starts_with("HTTP/1.1 503"); ++i) {
     std::this_thread::sleep_for(milliseconds(5));
     RawClient client(serving.port());
-    client.send(with_length(std::to_string(kBody.size())));
+    client.post("/v1/completions", kBody + std::string(100'000 - kBody.size(), ' '));
     answer = client.read_answer();
   }
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 200")) << answer;
