@@ -40,6 +40,7 @@ struct HttpAnswer {
   std::string type = "application/json";
   std::string body;
   Headers headers = {};
+  std::shared_ptr<const void> held = {};  // let go of when all has been sent
 };
 
 // One request that is to be answered, once, by `answer` or `stream`. All functions may be called from any thread.

@@ -284,6 +284,7 @@ void HttpConnection::send_answer(HttpAnswer answer) {
   std::ranges::copy(shared_.options.always, std::back_inserter(answer.headers));
   out_ = head_of(answer, Ending::length, keep_alive_);
   if (!head_only_) out_ += answer.body;
+  held_ = std::move(answer.held);
   sent_ = 0;
   write();
 }
@@ -359,6 +360,7 @@ void HttpConnection::answer_sent() {
   gone_ = nullptr;
   source_ = nullptr;
   std::string().swap(out_);
+  held_ = nullptr;
   if (!keep_alive_) return hang_up();
   wait_for_request();
 }
