@@ -138,7 +138,7 @@ void Answer::open_choice(std::size_t index, const Sequence& sequence, bool whole
   out += ",\"logprobs\":";
 }
 
-void Answer::close_choice(EndReason end, std::string& out) const {
+void Answer::close_choice(EndReason end, std::string& out) {
   fmt::format_to(std::back_inserter(out), ",\"finish_reason\":{}}}", finish_reason(end));
 }
 

@@ -65,7 +65,7 @@ class Answer {
   bool take(Update& update, Sequence& sequence);
   void put_event(std::size_t index, Sequence& sequence, EndReason end, std::string& out);
   void open_choice(std::size_t index, const Sequence& sequence, bool whole, std::string& out) const;
-  void close_choice(EndReason end, std::string& out) const;
+  static void close_choice(EndReason end, std::string& out);
   [[nodiscard]] std::string opening(const char* object) const;
   [[nodiscard]] std::string usage() const;
   [[nodiscard]] std::string state() const { return state_.empty() ? "" : ",\"state\":" + state_; }
