@@ -74,6 +74,7 @@ HttpConnection::HttpConnection(HttpShared& shared, asio::ip::tcp::socket socket,
 }
 
 HttpConnection::~HttpConnection() {
+  if (answering_) --shared_.busy;
   release_body();
   const std::lock_guard lock(shared_.mutex);
   shared_.open.erase(this);

@@ -132,6 +132,18 @@ TEST(Interfaces, PagesOfAnotherOriginMayAskWhereTheyAreToldSo) {
   EXPECT_EQ(closed.client().get("/v1/models")->get_header_value("Access-Control-Allow-Origin"), "");
 }
 
+// A disk that is full is no reason not to serve.
+TEST(Interfaces, ALogThatCannotBeWritten) {
+  serve::ServerOptions options;
+  options.log = "/dev/full";
+  options.log_prompts = true;
+  const Serving serving(options);
+  for (const std::size_t size : {std::size_t{1}, std::size_t{10'000}}) {
+    EXPECT_EQ(serving.text({{"prompt", std::string(size, 'a')}, {"max_tokens", 3}, {"temperature", 0}}).size(), 3U);
+  }
+  EXPECT_TRUE(serving.healthy());
+}
+
 TEST(Interfaces, ALineOfTheLogForEachRequest) {
   for (const bool prompts : {false, true}) {
     const TemporaryFolder folder;

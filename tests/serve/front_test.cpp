@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "serve/http.h"
 #include "serving_case.h"
 
 namespace qdelta::testing {
@@ -50,6 +51,31 @@ long resident_kilobytes() {
     }
   }
   return 0;
+}
+
+// Whatever goes wrong with one connection, where nobody else would catch it: the others do not notice.
+TEST(Front, WhatIsThrownEndsOneConnection) {
+  serve::Routes routes;
+  routes.early = [](const serve::HttpRequest& head) {
+    if (head.path == "/head") throw std::bad_alloc();
+    return serve::Routes::Early{{.body = "{}"}, false};
+  };
+  routes.max_body = [](const serve::HttpRequest& /*head*/) { return std::size_t{0}; };
+  routes.error = [](int /*status*/, const std::string& why) { return why; };
+  routes.ended = [](const serve::HttpRecord& record) {
+    if (record.path == "/ended") throw std::bad_alloc();
+  };
+  serve::HttpServer server({}, routes);
+  std::thread thread([&] { server.run(); });
+  const HttpClient client(server.port());
+  for (const char* path : {"/head", "/ended", "/head", "/ended"}) {
+    static_cast<void>(client.get(path));
+    const auto good = client.get("/");
+    EXPECT_TRUE(good && good->status == 200) << path;
+  }
+  EXPECT_EQ(server.busy(), 0);
+  server.stop();
+  thread.join();
 }
 
 TEST(Front, ThousandsOfRangesAreNothing) {
