@@ -50,7 +50,9 @@ int status_of(const Error& error) {
 
 // What this path is asked with is another method.
 HttpAnswer wrong_method(const HttpRequest& head, const char* right) {
-  HttpAnswer answer = answer_of(ApiError(405, fmt::format("{} is not for {}: {} is", head.method, head.path, right)));
+  const bool several = std::string_view(right).find(',') != std::string_view::npos;
+  HttpAnswer answer = answer_of(
+      ApiError(405, fmt::format("{} is not for {}: {} {}", head.method, head.path, right, several ? "are" : "is")));
   answer.headers.emplace_back("Allow", right);
   return answer;
 }
@@ -199,6 +201,8 @@ class Server::Implementation {
       check_key(head);
       if (StateRoutes::claims(head.path)) {
         state_routes_.check(head);
+        if (const char* right = StateRoutes::other_methods(head))
+          return Routes::Early{wrong_method(head, right), false};
         return std::nullopt;
       }
       if (head.method == "GET") return get(head);
