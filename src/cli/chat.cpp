@@ -36,6 +36,12 @@ constexpr const char* kHelp =
     "  /load FILE    goes on with one that was kept\n"
     "  /quit         ends, as does Ctrl-D\n";
 
+bool is_array_of(const ordered_json& object, const char* name, bool (ordered_json::*is_one)() const noexcept) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_array() &&
+         std::ranges::all_of(*found, [&](const ordered_json& value) { return (value.*is_one)(); });
+}
+
 class Conversation {
  public:
   Conversation(const ChatFlags& flags, const Loaded& loaded, const Device& device)
@@ -90,24 +96,28 @@ class Conversation {
     fmt::print(stderr, "kept the state after {} tokens in {}\n", reading_.length(), path);
   }
 
+  // Whatever is wrong with the files, the conversation is then as it was before.
   void load(const std::string& path) {
     ordered_json kept;
+    std::vector<std::int32_t> read;
     if (has_template()) {
       const auto text = read_text_file_if_there(path + ".json");
       if (!text) fail(Status::io, "there is no {}.json, the messages of the conversation", path);
       kept = parse_ordered_json(*text, path + ".json");
-      require(kept.is_object() && kept.contains("messages") && kept["messages"].is_array() && kept.contains("tokens") &&
-                  kept["tokens"].is_array(),
+      require(kept.is_object() && is_array_of(kept, "messages", &ordered_json::is_object) &&
+                  is_array_of(kept, "tokens", &ordered_json::is_number_integer),
               "{}.json has no conversation", path);
+      read = kept["tokens"].get<std::vector<std::int32_t>>();
     }
-    const SavedState info = load_state(path, *loaded_.model, states_, 0);
-    reading_ = {info};
-    if (!has_template()) return;
-    messages_ = kept["messages"];
-    read_ = kept["tokens"].get<std::vector<std::int32_t>>();
-    require(static_cast<std::int64_t>(read_.size()) == reading_.length(),
-            "{0}.json is not the conversation of {0}: it has {1} tokens, the state {2}", path, read_.size(),
-            reading_.length());
+    ModelStates states(loaded_.model->config(), 1, states_.device());
+    const Reading reading{load_state(path, *loaded_.model, states, 0)};
+    require(!has_template() || static_cast<std::int64_t>(read.size()) == reading.length(),
+            "{0}.json is not the conversation of {0}: it has {1} tokens, the state {2}", path, read.size(),
+            reading.length());
+    states_.copy(states, 0, 0);
+    reading_ = reading;
+    if (has_template()) messages_ = std::move(kept["messages"]);
+    read_ = std::move(read);
   }
 
  private:

@@ -1,6 +1,6 @@
 // qdelta serve: a model behind HTTP.
 #include <CLI/CLI.hpp>
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <filesystem>
 #include <memory>
@@ -11,6 +11,7 @@
 #include "cli/model_folder.h"
 #include "cli/stop_signal.h"
 #include "data/tokenizer.h"
+#include "io/warn.h"
 #include "model/checkpoint.h"
 #include "serve/server.h"
 
@@ -87,27 +88,27 @@ void run_serve(ServeFlags& flags) {
     chat = ChatTemplate::load(flags.model, *tokenizer);
   } catch (const Error& error) {
     flags.server.no_chat = fmt::format("the model's chat template cannot be used: {}", error.what());
-    fmt::print(stderr, "{}\n", flags.server.no_chat);
+    warn(flags.server.no_chat);
   }
   flags.server.chat = chat.get();
 
   const Device device = flags.device.open();
   serve::Server server(*model, *tokenizer, device, flags.server);
-  fmt::print(stderr, "{}: listening on http://{}:{}, up to {} sequences at once; Ctrl-C stops\n",
-             flags.server.model_name, flags.server.host, server.port(), flags.server.engine.max_batch);
+  warn(fmt::format("{}: listening on http://{}:{}, up to {} sequences at once; Ctrl-C stops", flags.server.model_name,
+                   flags.server.host, server.port(), flags.server.engine.max_batch));
 
   std::atomic<bool> ended{false};
   std::thread watcher([&] {
     while (!stop.raised() && !ended) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     if (ended) return;
-    fmt::print(stderr, "stopping: what runs has {} seconds; Ctrl-C again ends at once\n", flags.grace);
+    warn(fmt::format("stopping: what runs has {} seconds; Ctrl-C again ends at once", flags.grace));
     server.stop(std::chrono::milliseconds(static_cast<std::int64_t>(flags.grace * 1000)));
   });
   const bool drained = server.serve();
   ended = true;
   watcher.join();
   require(stop.raised(), "the server's socket was closed under its hands");
-  fmt::print(stderr, "{}\n", drained ? "stopped" : "stopped; what had not ended was cut off");
+  warn(drained ? "stopped" : "stopped; what had not ended was cut off");
 }
 
 }  // namespace

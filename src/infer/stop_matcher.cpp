@@ -33,6 +33,11 @@ StopStrings::StopStrings(std::span<const std::string> stops) {
   }
 }
 
+std::size_t StopStrings::bytes() const {
+  constexpr std::size_t kOfAnEdge = 32;  // an allocation, as a rule for one
+  return nodes_.capacity() * sizeof(Node) + nodes_.size() * kOfAnEdge;
+}
+
 std::int32_t StopStrings::edge(std::int32_t state, unsigned char byte) const {
   for (const auto& [on, to] : node(state).edges) {
     if (on == byte) return to;

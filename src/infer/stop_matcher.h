@@ -24,6 +24,8 @@ class StopStrings {
   [[nodiscard]] std::size_t depth(std::int32_t state) const { return node(state).depth; }
   // Length of the longest stop string that ends here; 0 where none does.
   [[nodiscard]] std::size_t match(std::int32_t state) const { return node(state).match; }
+  // About how much memory it takes.
+  [[nodiscard]] std::size_t bytes() const;
 
  private:
   struct Node {

@@ -7,6 +7,12 @@
 #include "serve/json_text.h"
 
 namespace qdelta::serve {
+namespace {
+
+// Of a stream. Scores take several times as much memory as text, and that is not counted (request_sequences.h).
+constexpr std::size_t kLongPiece = 128U << 10U;
+
+}  // namespace
 
 Completion::Completion(std::shared_ptr<Exchange> exchange, std::shared_ptr<Job> job, Answer answer,
                        std::unique_ptr<MemoryBudget::Share> memory, Metrics& metrics, CompletionOptions options)
@@ -57,10 +63,15 @@ std::pair<std::string, std::string> Completion::cached_tokens_header() const {
 
 Exchange::Piece Completion::next_events() {
   Exchange::Piece piece;
-  for (Update& update : job_->take()) {
+  if (to_send_.empty()) {
+    for (Update& update : job_->take()) put_in_parts(std::move(update), to_send_);
+  }
+  while (!to_send_.empty()) {
+    if (piece.data.size() >= kLongPiece) return piece;  // the rest is asked for when this has been sent
     note_first_token();
-    const std::size_t sequence = update.sequence;
-    if (answer_.add_events(std::move(update), piece.data)) job_->stop(sequence);
+    const std::size_t sequence = to_send_.front().sequence;
+    if (answer_.add_events(std::move(to_send_.front()), piece.data)) job_->stop(sequence);
+    to_send_.pop_front();
   }
   if (const std::string why = job_->failure(); !why.empty() && !answer_.complete()) {
     piece.data += event(json_text(ApiError(job_->failure_status(), why).body()));

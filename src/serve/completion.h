@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -60,6 +61,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::unique_ptr<MemoryBudget::Share> memory_;
   Metrics& metrics_;
   const CompletionOptions options_;
+  std::deque<Update> to_send_;  // of a stream: what has come and is no event yet
   bool accepted_ = false, has_news_ = false, answered_ = false, keeping_ = false;
   std::atomic<bool> streaming_{false};  // the head has been sent
   // What came of keeping the state.

@@ -157,9 +157,8 @@ void Engine::admit() {
     const SequenceRequest& request = job->sequences()[started_];
     running_[slot] = std::make_unique<Running>(
         Running{.job = job, .index = started_, .sequence = {tokenizer_, request.prompt, request.options}});
-    if (request.end != nullptr && !request.options.stop.empty()) {
-      running_[slot]->text = std::make_unique<SequenceText>(tokenizer_, request.prompt,
-                                                            std::make_shared<StopStrings>(request.options.stop));
+    if (request.end != nullptr && request.stops != nullptr) {
+      running_[slot]->text = std::make_unique<SequenceText>(tokenizer_, request.prompt, request.stops);
     }
     read_ahead_ = 0;  // its slot is taken
     ++in_batch_;

@@ -4,7 +4,8 @@
 // bounded time and takes a bounded amount of memory:
 //
 //   a request's head   at most 64 KiB (431); after head_time it is dropped
-//   its body           at most max_body (413), those of all clients together max_bodies (503); after body_time dropped
+//   its body           at most max_body (413), those of all clients together max_bodies (503), where such of 64 KiB and
+//                      less do not count; after body_time dropped
 //   an answer          a piece of at most 64 KiB must be taken within write_time, or the connection is dropped
 //   connections        at most max_connections: those that wait for a request give way to new ones, the oldest first;
 //                      where none does, new ones may still ask for what `Routes::early` answers as urgent
@@ -39,6 +40,7 @@ struct HttpAnswer {
   std::string type = "application/json";
   std::string body;
   Headers headers = {};
+  std::shared_ptr<const void> held = {};  // let go of when all has been sent
 };
 
 // One request that is to be answered, once, by `answer` or `stream`. All functions may be called from any thread.

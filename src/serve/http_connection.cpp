@@ -22,6 +22,7 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 
 constexpr std::size_t kMaxHead = 64U << 10U;
+constexpr std::size_t kSmallBody = 64U << 10U;
 constexpr std::uint64_t kMostAtOnce = 64U << 10U;  // of a body
 constexpr std::size_t kPiece = 64U << 10U;         // of an answer
 constexpr int kClientGone = 499;
@@ -73,6 +74,7 @@ HttpConnection::HttpConnection(HttpShared& shared, asio::ip::tcp::socket socket,
 }
 
 HttpConnection::~HttpConnection() {
+  if (answering_) --shared_.busy;
   release_body();
   const std::lock_guard lock(shared_.mutex);
   shared_.open.erase(this);
@@ -164,9 +166,11 @@ std::size_t HttpConnection::max_body() const {
 
 void HttpConnection::refuse_body() { refuse(413, fmt::format("the body is larger than {} bytes", max_body())); }
 
-// A body in chunks may become as large as any.
+// A body in chunks may become as large as any. Small ones always find room, or a few clients that announce large ones
+// and send nothing would keep everybody from being heard.
 bool HttpConnection::reserve_body() {
   const auto length = parser_->content_length();
+  if (length && *length <= kSmallBody) return true;
   reserved_ = length ? static_cast<std::size_t>(*length) : (request_.has_body ? max_body() : std::size_t{0});
   if (shared_.body_bytes.fetch_add(reserved_) + reserved_ <= std::max(shared_.options.max_bodies, reserved_))
     return true;
@@ -281,6 +285,7 @@ void HttpConnection::send_answer(HttpAnswer answer) {
   std::ranges::copy(shared_.options.always, std::back_inserter(answer.headers));
   out_ = head_of(answer, Ending::length, keep_alive_);
   if (!head_only_) out_ += answer.body;
+  held_ = std::move(answer.held);
   sent_ = 0;
   write();
 }
@@ -356,6 +361,7 @@ void HttpConnection::answer_sent() {
   gone_ = nullptr;
   source_ = nullptr;
   std::string().swap(out_);
+  held_ = nullptr;
   if (!keep_alive_) return hang_up();
   wait_for_request();
 }

@@ -117,6 +117,7 @@ class HttpConnection : public Exchange, public std::enable_shared_from_this<Http
   std::string remote_, note_, out_;
   std::size_t sent_ = 0, reserved_ = 0, total_sent_ = 0, drained_ = 0;
   Source source_;
+  std::shared_ptr<const void> held_;  // with out_
   std::function<void()> gone_;
   Clock::time_point begin_;
   Clock::time_point drain_end_;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "io/warn.h"
 #include "serve/http_connection.h"
 
 namespace qdelta::serve {
@@ -66,8 +67,8 @@ class HttpServer::Implementation {
   void run() {
     accept();
     std::vector<std::thread> threads;
-    for (int i = 1; i < shared_.options.threads; ++i) threads.emplace_back([this] { shared_.io.run(); });
-    shared_.io.run();
+    for (int i = 1; i < shared_.options.threads; ++i) threads.emplace_back([this] { run_io(); });
+    run_io();
     for (std::thread& thread : threads) thread.join();
     shared_.workers.join();
     // What workers left to do for connections that are closed.
@@ -86,6 +87,18 @@ class HttpServer::Implementation {
   }
 
  private:
+  // What a handler throws (there is no memory, as a rule) ends its connection and nobody else's.
+  void run_io() {
+    while (true) {
+      try {
+        shared_.io.run();
+        return;
+      } catch (const std::exception& error) {
+        warn(fmt::format("a connection was given up: {}", error.what()));
+      }
+    }
+  }
+
   // They may end at any time, and then take the mutex themselves: nobody may hold it who lets go of one.
   [[nodiscard]] std::vector<std::shared_ptr<HttpConnection>> open_connections() {
     std::vector<std::shared_ptr<HttpConnection>> all;
@@ -107,17 +120,25 @@ class HttpServer::Implementation {
         });
         return;
       }
-      std::size_t open = 0;
-      {
-        const std::lock_guard lock(shared_.mutex);
-        open = shared_.open.size();
+      try {
+        take(std::move(socket));
+      } catch (const std::exception& no_memory) {  // others are waited for all the same
+        warn(fmt::format("a connection was not taken: {}", no_memory.what()));
       }
-      bool spare = false;
-      if (open >= shared_.options.max_connections) spare = !make_room(false);
-      if (spare && open >= shared_.options.max_connections + kSpare) make_room(true);
-      std::make_shared<HttpConnection>(shared_, std::move(socket), spare)->start();
       accept();
     });
+  }
+
+  void take(tcp::socket socket) {
+    std::size_t open = 0;
+    {
+      const std::lock_guard lock(shared_.mutex);
+      open = shared_.open.size();
+    }
+    bool spare = false;
+    if (open >= shared_.options.max_connections) spare = !make_room(false);
+    if (spare && open >= shared_.options.max_connections + kSpare) make_room(true);
+    std::make_shared<HttpConnection>(shared_, std::move(socket), spare)->start();
   }
 
   // Closes the connection that has waited longest for a request, or for the rest of its head. Among spare ones any may

@@ -13,6 +13,7 @@
 
 #include "infer/sequence.h"
 #include "infer/state_file.h"
+#include "infer/stop_matcher.h"
 #include "model/model_states.h"
 
 namespace qdelta::serve {
@@ -25,8 +26,9 @@ struct StateCopy {
 
 // What one sequence of a request is to do.
 struct SequenceRequest {
-  std::vector<std::int32_t> prompt;  // not empty; the pending token of `start` first, where it has one
-  GenerationOptions options;
+  std::vector<std::int32_t> prompt;          // not empty; the pending token of `start` first, where it has one
+  GenerationOptions options;                 // without stop strings
+  std::shared_ptr<const StopStrings> stops;  // the same for all sequences of a request; null: none
   // Sequences of one group begin with the same `shared` tokens, which are read once for all that are there. They are
   // cut there in any case, so that it does not matter who is. Group 0: none.
   std::size_t group = 0, shared = 0;

@@ -21,6 +21,12 @@ class MemoryBudget {
     ~Share() { budget_.used_ -= bytes_; }
     Share(const Share&) = delete;
     Share& operator=(const Share&) = delete;
+    // Gives back all but so many.
+    void shrink(std::size_t bytes) {
+      if (bytes >= bytes_) return;
+      budget_.used_ -= bytes_ - bytes;
+      bytes_ = bytes;
+    }
 
    private:
     MemoryBudget& budget_;

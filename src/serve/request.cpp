@@ -290,10 +290,11 @@ void parse_stream(const Fields& fields, CompletionRequest& request) {
   if (!options->is_object()) refuse("stream_options", "stream_options must be an object, not {}", type_name(*options));
   if (!request.stream) refuse("stream_options", "stream_options without stream");
   const auto usage = options->find("include_usage");
-  if (usage != options->end() && !usage->is_boolean()) {
+  if (usage == options->end() || usage->is_null()) return;
+  if (!usage->is_boolean()) {
     refuse("stream_options", "stream_options.include_usage must be true or false, not {}", type_name(*usage));
   }
-  request.stream_usage = usage != options->end() && usage->get<bool>();
+  request.stream_usage = usage->get<bool>();
 }
 
 // What completions and chats have in common, but for the number of tokens.
@@ -366,6 +367,7 @@ CompletionRequest parse_completion(std::string_view body, const Limits& limits) 
   const Fields fields(body);
   CompletionRequest request;
   parse_common(fields, limits, request);
+  fields.only("messages", {json::array()});  // those are of chats
   // A state may go on by itself.
   const bool nothing_more = !request.state.empty() && fields.find("prompt") == nullptr;
   request.prompts = nothing_more ? std::vector<Prompt>{std::string()} : prompts_of(fields, limits);
@@ -430,6 +432,8 @@ CompletionRequest parse_state(std::string_view body, const Limits& limits) {
   request.save_state = fields.state_name("name");
   if (request.save_state.empty()) refuse("name", "name is missing: that of the state");
   request.state = fields.state_name("from");
+  refuse_unsupported(fields, request.n);
+  fields.only("messages", {json::array()});
   request.add_special_tokens = fields.flag("add_special_tokens", true);
   if (fields.find("prompt") != nullptr) request.prompts = prompts_of(fields, limits);
   if (request.prompts.empty() && request.state.empty()) {

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "io/warn.h"
 #include "serve/http.h"
 #include "serve/json_text.h"
 
@@ -25,6 +26,7 @@ class RequestLog {
     if (path == "-") file_ = stderr;
     if (own_) file_ = std::fopen(path.c_str(), "ae");
     if (own_ && file_ == nullptr) fail(Status::io, "cannot write {}: {}", path, std::strerror(errno));
+    if (own_) std::setvbuf(file_, nullptr, _IONBF, 0);  // a line is written at once, or not
   }
   ~RequestLog() {
     if (own_ && file_ != nullptr) std::fclose(file_);
@@ -40,12 +42,15 @@ class RequestLog {
         json_string(record.remote), json_string(record.method), json_string(record.path), record.status, record.seconds,
         record.sent, record.note.empty() ? "" : ",", record.note);
     const std::lock_guard lock(mutex_);
-    fmt::print(file_, "{}\n", line);
-    std::fflush(file_);
+    // A full disk is no reason not to serve.
+    const bool failed = std::fputs((line + "\n").c_str(), file_) < 0;
+    if (failed && !failed_) warn(fmt::format("the log cannot be written: {}", std::strerror(errno)));
+    failed_ = failed;
   }
 
  private:
   bool own_;
+  bool failed_ = false;  // the last line is lost; that is said once
   std::FILE* file_ = nullptr;
   std::mutex mutex_;
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <random>
 #include <utility>
 
@@ -25,6 +26,11 @@ std::vector<std::int32_t> tokens_of(const Prompt& prompt, const CompletionReques
   return ids;
 }
 
+std::size_t prompt_bytes(const Prompt& prompt, const Tokenizer& tokenizer) {
+  if (const auto* text = std::get_if<std::string>(&prompt)) return text->size();
+  return text_bytes(std::get<std::vector<std::int32_t>>(prompt), tokenizer);
+}
+
 void check_length(std::size_t tokens, const Limits& limits) {
   if (static_cast<std::int64_t>(tokens) <= limits.max_prompt) return;
   throw ApiError(400, fmt::format("prompt has {} tokens, and this server takes at most {}", tokens, limits.max_prompt),
@@ -36,7 +42,6 @@ GenerationOptions options_of(const CompletionRequest& request) {
           .bias = request.bias,
           .min_tokens = request.min_tokens,
           .max_tokens = request.max_tokens,
-          .stop = request.stop,
           .stop_at_eos = !request.ignore_eos,
           .stop_tokens = request.stop_tokens,
           .logprobs = request.logprobs.value_or(-1),
@@ -49,10 +54,12 @@ std::vector<SequenceRequest> sequences_of(const CompletionRequest& request, cons
                                           const Limits& limits, const std::shared_ptr<const StateCopy>& start) {
   thread_local std::random_device entropy;  // to open it takes a moment
   std::vector<SequenceRequest> sequences;
+  const auto stops = request.stop.empty() ? nullptr : std::make_shared<const StopStrings>(request.stop);
   std::int64_t tokens = 0;
   for (const Prompt& prompt : request.prompts) {
     SequenceRequest sequence;
     sequence.start = start;
+    sequence.stops = stops;
     sequence.prompt = tokens_of(prompt, request, tokenizer, start.get());
     check_length(sequence.prompt.size(), limits);
     if (sequence.pending() > 0) sequence.prompt.insert(sequence.prompt.begin(), start->info.pending);
@@ -81,7 +88,14 @@ std::vector<SequenceRequest> sequences_of(const CompletionRequest& request, cons
   return sequences;
 }
 
-std::size_t bytes_of(const CompletionRequest& request, const std::vector<SequenceRequest>& sequences) {
+std::size_t text_bytes(std::span<const std::int32_t> ids, const Tokenizer& tokenizer) {
+  std::size_t sum = 0;
+  for (const std::int32_t id : ids) sum += tokenizer.token(id).size();
+  return sum;
+}
+
+std::size_t bytes_of(const CompletionRequest& request, const std::vector<SequenceRequest>& sequences,
+                     const Tokenizer& tokenizer) {
   const std::size_t scores = request.logprobs ? static_cast<std::size_t>(*request.logprobs) * sizeof(TokenChance) : 0;
   const std::size_t token = sizeof(Update) + sizeof(ScoredToken) + scores;
   std::size_t sum = 0;
@@ -89,8 +103,15 @@ std::size_t bytes_of(const CompletionRequest& request, const std::vector<Sequenc
     const std::size_t prompt = sequence.options.score_prompt ? sizeof(ScoredToken) + scores : 0;
     sum += sizeof(Sequence) + sequence.prompt.size() * (2 * sizeof(std::int32_t) + prompt) +
            static_cast<std::size_t>(sequence.options.max_tokens) * token;
+    sum += 2 * sequence.options.bias.size() * sizeof(TokenBias);
     if (sequence.end != nullptr) sum += sequence.end->states.bytes();
   }
+  // Each sequence has a copy of the text that it echoes, and a token may stand for a text of any length.
+  if (request.echo) {
+    for (const Prompt& prompt : request.prompts)
+      sum += static_cast<std::size_t>(request.n) * prompt_bytes(prompt, tokenizer);
+  }
+  if (!sequences.empty() && sequences.front().stops != nullptr) sum += sequences.front().stops->bytes();
   if (!sequences.empty() && sequences.front().start != nullptr) sum += sequences.front().start->states.bytes();
   return sum;
 }

@@ -1,7 +1,9 @@
 // From a checked request to what the engine is to do for it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "data/tokenizer.h"
@@ -17,6 +19,10 @@ namespace qdelta::serve {
                                                         const std::shared_ptr<const StateCopy>& start);
 
 // The bytes that a request may come to take on its way, until all of it has been sent.
-[[nodiscard]] std::size_t bytes_of(const CompletionRequest& request, const std::vector<SequenceRequest>& sequences);
+[[nodiscard]] std::size_t bytes_of(const CompletionRequest& request, const std::vector<SequenceRequest>& sequences,
+                                   const Tokenizer& tokenizer);
+
+// About how long the text of tokens is, before any of it is made.
+[[nodiscard]] std::size_t text_bytes(std::span<const std::int32_t> ids, const Tokenizer& tokenizer);
 
 }  // namespace qdelta::serve

@@ -12,8 +12,6 @@
 namespace qdelta::serve {
 namespace {
 
-constexpr std::size_t kScoresInEvent = 256;  // tokens of a prompt; more come in several events
-
 const char* finish_reason(EndReason end) {
   switch (end) {
     case EndReason::eos:
@@ -31,6 +29,21 @@ const char* finish_reason(EndReason end) {
 
 }  // namespace
 
+void put_in_parts(Update update, std::deque<Update>& out) {
+  const auto at = [&](std::size_t i) {
+    return std::make_move_iterator(update.prompt.begin() + static_cast<std::ptrdiff_t>(i));
+  };
+  std::size_t done = 0;
+  for (; update.prompt.size() - done > kScoresInEvent; done += kScoresInEvent) {
+    Update part;
+    part.sequence = update.sequence;
+    part.prompt.assign(at(done), at(done + kScoresInEvent));
+    out.push_back(std::move(part));
+  }
+  if (done > 0) update.prompt = std::vector<ScoredToken>(at(done), at(update.prompt.size()));
+  out.push_back(std::move(update));
+}
+
 std::string event(std::string_view data) { return fmt::format("data: {}\n\n", data); }
 
 Answer::Answer(const Tokenizer& tokenizer, const TokenText& token_text, const CompletionRequest& request,
@@ -40,14 +53,14 @@ Answer::Answer(const Tokenizer& tokenizer, const TokenText& token_text, const Co
       stream_usage_(request.stream_usage),
       head_(std::move(head)) {
   const auto n = static_cast<std::size_t>(request.n);
-  const auto stops = std::make_shared<const StopStrings>(request.stop);
+  const auto none = std::make_shared<const StopStrings>(std::span<const std::string>());
   sequences_.reserve(sequences.size());
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     const std::span<const std::int32_t> prompt = sequences[i].prompt;
     const std::size_t pending = sequences[i].pending();
     if (i % n == 0) prompt_tokens_ += static_cast<std::int64_t>(prompt.size() - pending);
     TokenStream stream = stream_behind(tokenizer, request.echo ? prompt.first(pending) : prompt);
-    Sequence sequence{SequenceText(tokenizer, prompt, stops),
+    Sequence sequence{SequenceText(tokenizer, prompt, sequences[i].stops != nullptr ? sequences[i].stops : none),
                       ScoreText(token_text, std::move(stream), chat_),
                       "",
                       pending,
@@ -65,8 +78,9 @@ Answer::Answer(const Tokenizer& tokenizer, const TokenText& token_text, const Co
 bool Answer::take(Update& update, Sequence& sequence) {
   sequence.text += sequence.reader.take(update);
   if (scored_) {
-    const auto shown = std::span(update.prompt).subspan(std::min(sequence.pending, update.prompt.size()));
-    std::ranges::move(shown, std::back_inserter(sequence.scored));
+    const std::size_t hidden = std::min(sequence.pending, update.prompt.size());
+    sequence.pending -= hidden;
+    std::ranges::move(std::span(update.prompt).subspan(hidden), std::back_inserter(sequence.scored));
     std::ranges::copy(update.generated, std::back_inserter(sequence.scored));
   }
   completion_tokens_ += static_cast<std::int64_t>(update.generated.size());
@@ -86,13 +100,6 @@ bool Answer::add_events(Update update, std::string& out) {
   Sequence& sequence = sequences_[index];
   if (sequence.end != EndReason::none) return false;
   const bool stopped = take(update, sequence);
-  while (sequence.scored.size() > kScoresInEvent) {
-    std::vector<ScoredToken> rest(std::make_move_iterator(sequence.scored.begin() + kScoresInEvent),
-                                  std::make_move_iterator(sequence.scored.end()));
-    sequence.scored.resize(kScoresInEvent);
-    put_event(index, sequence, EndReason::none, out);
-    sequence.scored = std::move(rest);
-  }
   // Held back text without scores is nothing to tell.
   if (sequence.text.empty() && sequence.scored.empty() && sequence.end == EndReason::none) return stopped;
   put_event(index, sequence, sequence.end, out);
@@ -131,7 +138,7 @@ void Answer::open_choice(std::size_t index, const Sequence& sequence, bool whole
   out += ",\"logprobs\":";
 }
 
-void Answer::close_choice(EndReason end, std::string& out) const {
+void Answer::close_choice(EndReason end, std::string& out) {
   fmt::format_to(std::back_inserter(out), ",\"finish_reason\":{}}}", finish_reason(end));
 }
 

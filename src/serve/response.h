@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,7 +33,7 @@ class Answer {
 
   // For an answer in one piece. True where the sequence ends here because of a stop string, which nobody else knows.
   bool add(Update update);
-  // For a stream: appends the events of an update. Likewise.
+  // For a stream: appends the event of an update, one of `put_in_parts`. Likewise.
   bool add_events(Update update, std::string& out);
   [[nodiscard]] std::string last_events() const;
 
@@ -55,7 +56,7 @@ class Answer {
     SequenceText reader;
     ScoreText score_text;
     std::string text;     // at first the prompt's, where it is echoed
-    std::size_t pending;  // tokens of the prompt that the client has not sent
+    std::size_t pending;  // tokens of the prompt that the client has not sent, and whose scores are yet to come
     std::vector<ScoredToken> scored;
     bool begun = false;  // an event has told the role
     EndReason end = EndReason::none;
@@ -64,7 +65,7 @@ class Answer {
   bool take(Update& update, Sequence& sequence);
   void put_event(std::size_t index, Sequence& sequence, EndReason end, std::string& out);
   void open_choice(std::size_t index, const Sequence& sequence, bool whole, std::string& out) const;
-  void close_choice(EndReason end, std::string& out) const;
+  static void close_choice(EndReason end, std::string& out);
   [[nodiscard]] std::string opening(const char* object) const;
   [[nodiscard]] std::string usage() const;
   [[nodiscard]] std::string state() const { return state_.empty() ? "" : ",\"state\":" + state_; }
@@ -79,6 +80,11 @@ class Answer {
   std::size_t part_ = 0;
   std::optional<ScoreText::Position> position_;
 };
+
+// Adds an update as parts of it that have few scores of a prompt each: an event has no more, so that those of a long
+// prompt need not be text all at once.
+inline constexpr std::size_t kScoresInEvent = 256;
+void put_in_parts(Update update, std::deque<Update>& out);
 
 // One server-sent event.
 [[nodiscard]] std::string event(std::string_view data);

@@ -35,7 +35,8 @@ bool ScoreText::put(std::span<const ScoredToken> tokens, Position& at, std::stri
       fmt::format_to(std::back_inserter(out), "{}\"{}\":[", at.list == 0 ? "{" : ",", name);
     }
     for (; at.token < tokens.size(); ++at.token) {
-      if (out.size() >= kLongEnough) return false;
+      // Not between a list's name and its first value: nothing would tell that the name has been written.
+      if (at.token > 0 && out.size() >= kLongEnough) return false;
       if (at.token > 0) out += ',';
       if (chat_) {
         put_chat_token(tokens[at.token], out);

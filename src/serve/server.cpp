@@ -1,6 +1,7 @@
 #include "serve/server.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -30,6 +31,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kModel = "/v1/models/";
 constexpr std::chrono::milliseconds kPause{5};
+// Tokens of a text and their digits, or the text of tokens with its escapes, while an answer is made of them.
+constexpr std::size_t kBytesPerByte = 16;
 constexpr std::chrono::seconds kHear{1};  // for the last words of answers that are cut off
 
 HttpAnswer answer_of(int status, const json& body) { return {.status = status, .body = json_text(body)}; }
@@ -39,9 +42,17 @@ HttpAnswer answer_of(const ApiError& error) {
   return answer;
 }
 
+// A text that the tokenizer cannot take is its sender's matter, whatever else goes wrong is ours.
+int status_of(const Error& error) {
+  if (error.status() == Status::out_of_memory) return 503;
+  return error.status() == Status::invalid_argument || error.status() == Status::unsupported ? 400 : 500;
+}
+
 // What this path is asked with is another method.
 HttpAnswer wrong_method(const HttpRequest& head, const char* right) {
-  HttpAnswer answer = answer_of(ApiError(405, fmt::format("{} is not for {}: {} is", head.method, head.path, right)));
+  const bool several = std::string_view(right).find(',') != std::string_view::npos;
+  HttpAnswer answer = answer_of(
+      ApiError(405, fmt::format("{} is not for {}: {} {}", head.method, head.path, right, several ? "are" : "is")));
   answer.headers.emplace_back("Allow", right);
   return answer;
 }
@@ -161,13 +172,17 @@ class Server::Implementation {
     gets_["/v1/models"] = [this] { return json{{"object", "list"}, {"data", json::array({model_info()})}}; };
     gets_["/tokenizer_info"] = [this] { return tokenizer_info(); };
     posts_["/tokenize"] = [this](const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+      const std::shared_ptr memory = memory_for(kBytesPerByte * request.body.size());
       const std::vector<std::int32_t> ids = tokenize(parse_tokenize(request.body));
-      exchange->answer(
-          answer_of(200, {{"count", ids.size()}, {"max_model_len", options_.limits.max_prompt}, {"tokens", ids}}));
+      answer_counted(fmt::format(R"({{"count":{},"max_model_len":{},"tokens":[{}]}})", ids.size(),
+                                 options_.limits.max_prompt, fmt::join(ids, ",")),
+                     memory, exchange);
     };
     posts_["/detokenize"] = [this](const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
       const std::vector<std::int32_t> ids = parse_detokenize(request.body, options_.limits);
-      exchange->answer(answer_of(200, {{"prompt", tokenizer_.decode(ids, Tokenizer::Special::keep)}}));
+      const std::shared_ptr memory = memory_for(kBytesPerByte * text_bytes(ids, tokenizer_));
+      answer_counted(fmt::format(R"({{"prompt":{}}})", json_string(tokenizer_.decode(ids, Tokenizer::Special::keep))),
+                     memory, exchange);
     };
     posts_["/v1/chat/completions"] = [this](const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
       complete(rendered(parse_chat(request.body, options_.limits)), exchange);
@@ -186,6 +201,8 @@ class Server::Implementation {
       check_key(head);
       if (StateRoutes::claims(head.path)) {
         state_routes_.check(head);
+        if (const char* right = StateRoutes::other_methods(head))
+          return Routes::Early{wrong_method(head, right), false};
         return std::nullopt;
       }
       if (head.method == "GET") return get(head);
@@ -240,6 +257,8 @@ class Server::Implementation {
       posts_.at(request.path)(request, exchange);
     } catch (const ApiError& error) {
       exchange->answer(answer_of(error));
+    } catch (const Error& error) {
+      exchange->answer(answer_of(ApiError(status_of(error), error.what())));
     } catch (const std::bad_alloc&) {
       exchange->answer(answer_of(ApiError(503, "out of memory")));
     }
@@ -302,6 +321,23 @@ class Server::Implementation {
     return *states_;
   }
 
+  [[nodiscard]] std::unique_ptr<MemoryBudget::Share> memory_for(std::size_t bytes) {
+    if (bytes > budget_.most()) {
+      throw ApiError(400, fmt::format("the request could need {} MiB of memory, and this server has {}: ask for less",
+                                      bytes >> 20U, budget_.most() >> 20U));
+    }
+    std::unique_ptr<MemoryBudget::Share> memory = budget_.take(bytes);
+    if (!memory) throw ApiError(503, "the requests that are being answered need all memory: try again later");
+    return memory;
+  }
+
+  // What may be long, and waits until its client has taken it: it is counted until then.
+  static void answer_counted(std::string body, const std::shared_ptr<MemoryBudget::Share>& memory,
+                             const std::shared_ptr<Exchange>& exchange) {
+    memory->shrink(body.size());
+    exchange->answer({.body = std::move(body), .held = memory});
+  }
+
   void complete(const CompletionRequest& request, const std::shared_ptr<Exchange>& exchange) {
     const auto start = request.state.empty() ? nullptr : states("state").load(request.state);
     std::vector<SequenceRequest> sequences = sequences_of(request, tokenizer_, options_.limits, start);
@@ -313,13 +349,7 @@ class Server::Implementation {
         return json_text(as_json(states_->save(*room, *end)));
       };
     }
-    const std::size_t bytes = bytes_of(request, sequences);
-    if (bytes > budget_.most()) {
-      throw ApiError(400, fmt::format("the request could need {} MiB of memory, and this server has {}: ask for less",
-                                      bytes >> 20U, budget_.most() >> 20U));
-    }
-    std::unique_ptr<MemoryBudget::Share> memory = budget_.take(bytes);
-    if (!memory) throw ApiError(503, "the requests that are being answered need all memory: try again later");
+    std::unique_ptr<MemoryBudget::Share> memory = memory_for(bytes_of(request, sequences, tokenizer_));
     const auto job = std::make_shared<Job>(std::move(sequences));
     AnswerHead head{.id = fmt::format("{}cmpl-{}-{}", request.chat ? "chat" : "", started_, ++requests_),
                     .created = std::time(nullptr),

@@ -54,13 +54,17 @@ json as_json(const NamedStates::Info& info) {
 
 bool StateRoutes::claims(std::string_view path) { return path == kAll || path.starts_with(fmt::format("{}/", kAll)); }
 
-void StateRoutes::check(const HttpRequest& head) const {
-  if (states_ == nullptr) throw ApiError(404, "this server keeps no states: it was started without --states FOLDER");
-  const Target target = target_of(head);
-  const bool all = target.name.empty();
+const char* StateRoutes::other_methods(const HttpRequest& head) {
+  const bool all = head.path == kAll;
   const bool good =
       head.method == "GET" || (all ? head.method == "POST" : head.method == "PUT" || head.method == "DELETE");
-  if (!good) throw ApiError(405, fmt::format("{} is not for {}", head.method, head.path));
+  if (good) return nullptr;
+  return all ? "GET, POST" : "GET, PUT, DELETE";
+}
+
+void StateRoutes::check(const HttpRequest& head) const {
+  if (states_ == nullptr) throw ApiError(404, "this server keeps no states: it was started without --states FOLDER");
+  static_cast<void>(target_of(head));
   const bool with_body = head.method == "POST" || head.method == "PUT";
   if (with_body && !head.has_body) throw ApiError(411, "the body's length is missing");
   if (with_body && head.header("content-type").starts_with("multipart/")) {

@@ -33,7 +33,9 @@ class StateRoutes {
       : states_(states), budget_(budget), limits_(limits), read_(std::move(read)) {}
 
   [[nodiscard]] static bool claims(std::string_view path);
-  // What can be refused with the head alone. Throws ApiError, as does `handle`.
+  // The methods that its path is asked with; null where its own is among them.
+  [[nodiscard]] static const char* other_methods(const HttpRequest& head);
+  // What else can be refused with the head alone. Throws ApiError, as does `handle`.
   void check(const HttpRequest& head) const;
   [[nodiscard]] bool is_upload(const HttpRequest& head) const { return states_ != nullptr && head.method == "PUT"; }
   void handle(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) const;

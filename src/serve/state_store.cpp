@@ -1,6 +1,6 @@
 #include "serve/state_store.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "infer/state_file.h"
+#include "io/warn.h"
 
 namespace qdelta::serve {
 namespace {
@@ -19,7 +20,7 @@ constexpr std::size_t kMostWaiting = 8;
 constexpr const char* kEnding = ".safetensors";
 
 void complain(const Error& damage) {
-  fmt::print(stderr, "the cache has removed a file that is no state, or damaged: {}\n", damage.what());
+  warn(fmt::format("the cache has removed a file that is no state, or damaged: {}", damage.what()));
 }
 
 }  // namespace
@@ -93,7 +94,7 @@ void StateStore::write() {
       save_state(path_of(task.name), model_, *task.state, 0, info,
                  {.model_hash = model_hash_, .token_ids = task.tokens});
     } catch (const std::exception& error) {  // a full disk is no reason not to serve; the file will not be found
-      fmt::print(stderr, "a state could not be kept: {}\n", error.what());
+      warn(fmt::format("a state could not be kept: {}", error.what()));
     }
     lock.lock();
     writing_.clear();

@@ -61,15 +61,22 @@ std::vector<std::int32_t> ChatTemplate::encode(const nlohmann::ordered_json& mes
 }
 
 std::vector<std::int32_t> ChatTemplate::encode_text(const std::string& text) const {
+  struct Spelled {
+    std::string_view name;
+    std::int32_t id;
+    std::size_t at;  // where it comes next: looked for once, or the time would be quadratic in the text
+  };
+  std::vector<Spelled> coming;
+  for (const auto& [name, id] : spelled_) coming.push_back({name, id, text.find(name)});
   std::vector<std::int32_t> ids;
   for (std::size_t at = 0; at < text.size();) {
     std::size_t next = text.size();
-    const std::pair<std::string, std::int32_t>* token = nullptr;
-    for (const auto& one : spelled_) {
-      if (const std::size_t found = text.find(one.first, at); found < next) {
-        next = found;
-        token = &one;
-      }
+    const Spelled* token = nullptr;
+    for (Spelled& one : coming) {
+      if (one.at < at) one.at = text.find(one.name, at);
+      if (one.at >= next) continue;
+      next = one.at;
+      token = &one;
     }
     if (next > at) {
       const std::vector<std::int32_t> between = tokenizer_.encode(std::string_view(text).substr(at, next - at));
@@ -77,8 +84,8 @@ std::vector<std::int32_t> ChatTemplate::encode_text(const std::string& text) con
     }
     at = next;
     if (token == nullptr) continue;
-    ids.push_back(token->second);
-    at += token->first.size();
+    ids.push_back(token->id);
+    at += token->name.size();
   }
   return ids;
 }

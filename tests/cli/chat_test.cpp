@@ -133,6 +133,25 @@ TEST_F(Chat, WhatIsNoCommandAndWhatIsNotThereEndsNothing) {
   EXPECT_TRUE(contains(out, "> " + answers("the river\n")[0] + "\n")) << out;
 }
 
+// What was kept is wrong in many ways, and each leaves the conversation as it was.
+TEST_F(Chat, AConversationThatCannotBeLoadedChangesNothing) {
+  give_template();
+  const std::vector<std::string> whole = answers("the river\nand then\n");
+  const std::string file = folder_.file("talk");
+  static_cast<void>(said("something else\n/save " + file + "\n"));
+  const nlohmann::json kept = nlohmann::json::parse(read_file(file + ".json"));
+  nlohmann::json fewer = kept, texts = kept, no_messages = kept;
+  fewer["tokens"].erase(0);
+  texts["tokens"][0] = "a";
+  no_messages["messages"][0] = "a";
+  for (const nlohmann::json& wrong : {fewer, texts, no_messages}) {
+    write_file(file + ".json", wrong.dump());
+    const std::string out = said("the river\n/load " + file + "\nand then\n");
+    EXPECT_TRUE(contains(out, file + ".json ")) << out;
+    EXPECT_TRUE(contains(out, "> " + whole[1] + "\n")) << out;
+  }
+}
+
 // Ctrl-A goes to the beginning of a line, Ctrl-P to the line before.
 TEST_F(Chat, LinesCanBeEditedAtATerminal) {
   const std::string out = said("help\x01/\r\x10\r/quit\r", {}, true);

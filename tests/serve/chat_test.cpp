@@ -52,6 +52,20 @@ TEST(Chat, AStreamSaysTheSame) {
   }
 }
 
+// A special token by its name, over and over: the time is linear in the text, however often one is there and the other
+// not.
+TEST(Chat, ManyNamesOfSpecialTokensTakeNoTime) {
+  const Serving serving;
+  constexpr std::size_t kMany = 300'000;
+  std::string names;
+  for (std::size_t i = 0; i < kMany; ++i) names += "<bos>";
+  const auto begin = std::chrono::steady_clock::now();
+  const auto refused = serving.post("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", names}}}}});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  ASSERT_TRUE(refused);
+  EXPECT_NE(refused->body.find(std::to_string(kMany + 18) + " tokens"), std::string::npos) << refused->body;
+}
+
 TEST(Chat, WhatTheTemplateRefuses) {
   const Serving serving;
   const auto result = serving.post("/v1/chat/completions", {{"messages", {{{"role", "dog"}, {"content", "woof"}}}}});
@@ -116,6 +130,18 @@ TEST(Interfaces, PagesOfAnotherOriginMayAskWhereTheyAreToldSo) {
   const Serving closed;
   EXPECT_EQ(closed.client().request("OPTIONS", "/v1/completions", {}, "")->status, 405);
   EXPECT_EQ(closed.client().get("/v1/models")->get_header_value("Access-Control-Allow-Origin"), "");
+}
+
+// A disk that is full is no reason not to serve.
+TEST(Interfaces, ALogThatCannotBeWritten) {
+  serve::ServerOptions options;
+  options.log = "/dev/full";
+  options.log_prompts = true;
+  const Serving serving(options);
+  for (const std::size_t size : {std::size_t{1}, std::size_t{10'000}}) {
+    EXPECT_EQ(serving.text({{"prompt", std::string(size, 'a')}, {"max_tokens", 3}, {"temperature", 0}}).size(), 3U);
+  }
+  EXPECT_TRUE(serving.healthy());
 }
 
 TEST(Interfaces, ALineOfTheLogForEachRequest) {

@@ -325,6 +325,21 @@ TEST(Tokenize, SpecialTokensAreThoseOfTheTokenizersTemplate) {
   }
 }
 
+// A text that the tokenizer cannot take is a wrong request, not a fault of the server.
+TEST(Tokenize, ATextWithoutTokensIsRefused) {
+  const Serving serving({}, "q_delta", word_tokenizer({{"a", 0}, {"mill", 1}}));
+  EXPECT_EQ(serving.post("/tokenize", {{"prompt", "a mill"}})->status, 200);
+  const json chat = {{"messages", {{{"role", "user"}, {"content", "a river"}}}}};
+  for (const auto& [path, body] : {std::pair<const char*, json>("/tokenize", {{"prompt", "a river"}}),
+                                   std::pair<const char*, json>("/v1/completions", {{"prompt", "a river"}}),
+                                   std::pair<const char*, json>("/v1/chat/completions", chat)}) {
+    const auto refused = serving.post(path, body);
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(refused->status, 400) << path;
+    EXPECT_NE(refused->body.find("has no token"), std::string::npos) << refused->body;
+  }
+}
+
 TEST_F(Completions, TextsAndTheirTokens) {
   const json ids = {256, 'T', 'h', 'e'};
   const auto tokenize = [&](const json& body) { return json::parse(serving_.post("/tokenize", body)->body)["tokens"]; };

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "serve/http.h"
 #include "serving_case.h"
 
 namespace qdelta::testing {
@@ -50,6 +51,31 @@ long resident_kilobytes() {
     }
   }
   return 0;
+}
+
+// Whatever goes wrong with one connection, where nobody else would catch it: the others do not notice.
+TEST(Front, WhatIsThrownEndsOneConnection) {
+  serve::Routes routes;
+  routes.early = [](const serve::HttpRequest& head) {
+    if (head.path == "/head") throw std::bad_alloc();
+    return serve::Routes::Early{{.body = "{}"}, false};
+  };
+  routes.max_body = [](const serve::HttpRequest& /*head*/) { return std::size_t{0}; };
+  routes.error = [](int /*status*/, const std::string& why) { return why; };
+  routes.ended = [](const serve::HttpRecord& record) {
+    if (record.path == "/ended") throw std::bad_alloc();
+  };
+  serve::HttpServer server({}, routes);
+  std::thread thread([&] { server.run(); });
+  const HttpClient client(server.port());
+  for (const char* path : {"/head", "/ended", "/head", "/ended"}) {
+    static_cast<void>(client.get(path));
+    const auto good = client.get("/");
+    EXPECT_TRUE(good && good->status == 200) << path;
+  }
+  EXPECT_EQ(server.busy(), 0);
+  server.stop();
+  thread.join();
 }
 
 TEST(Front, ThousandsOfRangesAreNothing) {
@@ -221,13 +247,13 @@ TEST(Front, HealthIsAnsweredHoweverManyConnectionsThereAre) {
 TEST(Front, BodiesOfAllClientsTogetherAreBounded) {
   serve::ServerOptions options = quick();
   options.http.body_time = std::chrono::seconds(30);
-  options.max_body = 1000;
-  options.http.max_bodies = 2500;
+  options.max_body = 100'000;
+  options.http.max_bodies = 200'000;
   const Serving serving(options);
   std::vector<std::unique_ptr<RawClient>> sending;
   for (int i = 0; i < 3; ++i) {
     sending.push_back(std::make_unique<RawClient>(serving.port()));
-    sending.back()->send(kPost + "Content-Length: 1000\r\n\r\n{");
+    sending.back()->send(kPost + "Content-Length: 100000\r\n\r\n{");
   }
   // The one that was heard last is refused, whichever it is.
   int refused = 0;
@@ -239,13 +265,14 @@ TEST(Front, BodiesOfAllClientsTogetherAreBounded) {
   }
   EXPECT_EQ(refused, 1);
   EXPECT_TRUE(serving.healthy());
+  EXPECT_EQ(serving.client().post("/v1/completions", kBody)->status, 200);  // there is room for what is short
   sending.clear();
   // When they have gone there is room again.
   std::string answer = "HTTP/1.1 503";
   for (int i = 0; i < 400 && answer.starts_with("HTTP/1.1 503"); ++i) {
     std::this_thread::sleep_for(milliseconds(5));
     RawClient client(serving.port());
-    client.send(with_length(std::to_string(kBody.size())));
+    client.post("/v1/completions", kBody + std::string(100'000 - kBody.size(), ' '));
     answer = client.read_answer();
   }
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 200")) << answer;
@@ -300,6 +327,88 @@ TEST(Front, ScoredPromptsAreCounted) {
   client.post("/v1/completions", scored(2048).dump());
   static_cast<void>(client.read_until("HTTP/1.1 200"));  // all has been generated, and little of it is written
   EXPECT_LT(resident_kilobytes() - before, 48 << 10);
+}
+
+// Stop strings, and texts that are few tokens and come back for each of many samples.
+TEST(Front, WhatStandsBesideTheTokensIsCounted) {
+  serve::ServerOptions options = quick();
+  options.max_memory = std::size_t{4} << 20U;
+  const Serving serving(options, "q_delta", word_tokenizer({{"[UNK]", 0}, {"the", 1}}));
+  json stops = json::array();
+  for (int i = 0; i < 64; ++i)
+    stops.push_back(std::string(1 + static_cast<std::size_t>(i), '.') + std::string(900, 'a'));
+  for (json body : {json{{"stop", stops}}, json{{"echo", true}, {"n", 50}}}) {
+    body["prompt"] = std::string(100'000, 'x');  // one token, which is not known
+    body["max_tokens"] = 1;
+    const auto refused = serving.post("/v1/completions", body);
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(refused->status, 400) << refused->body;
+    EXPECT_NE(refused->body.find("memory"), std::string::npos) << refused->body;
+  }
+  EXPECT_EQ(serving.post("/v1/completions", {{"prompt", "the"}, {"max_tokens", 1}, {"n", 50}})->status, 200);
+}
+
+// The tokens of a long text are as much again, for as long as nobody reads them.
+TEST(Front, TokensThatNobodyReadsAreCounted) {
+  serve::ServerOptions options = quick();
+  options.http.write_time = std::chrono::seconds(30);
+  options.max_memory = std::size_t{70} << 20U;
+  const Serving serving(options);
+  const std::string body = json{{"prompt", std::string(4'000'000, 'a')}}.dump();
+  RawClient first(serving.port(), 4096);
+  first.post("/tokenize", body);
+  static_cast<void>(first.read_until("HTTP/1.1 200"));
+  const auto second = serving.client().post("/tokenize", body);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->status, 503);
+  EXPECT_EQ(second->get_header_value("Retry-After"), "1");
+  EXPECT_GT(first.read_answer().size(), 12'000'000U);
+  EXPECT_EQ(serving.client().post("/tokenize", body)->status, 200);
+  const json tokens = {{"tokens", std::vector<int>(1'600'000, 256)}};  // eight million characters
+  const auto refused = serving.post("/detokenize", tokens);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, 400);
+  EXPECT_NE(refused->body.find("memory"), std::string::npos) << refused->body;
+}
+
+// A stream is no larger as text than the same answer in one piece: a prompt's scores are not written out all at once.
+TEST(Front, StreamsAreWrittenAPieceAtATime) {
+  const Serving serving(quick());
+  const json body = {{"prompt", std::vector<std::vector<int>>(2, std::vector<int>(4096, 'a'))},
+                     {"max_tokens", 1},
+                     {"echo", true},
+                     {"logprobs", 20},
+                     {"seed", 1}};
+  json streamed = body;
+  streamed["stream"] = true;
+  RawClient client(serving.port());
+  client.post("/v1/completions", streamed.dump());
+  const std::string answer = client.read_answer();
+  std::string events;
+  std::size_t largest = 0;
+  for (std::size_t at = answer.find("\r\n\r\n") + 4, size = 1; size > 0; at += size + 2) {
+    size = std::stoul(answer.substr(at, 16), nullptr, 16);
+    at = answer.find("\r\n", at) + 2;
+    events += answer.substr(at, size);
+    largest = std::max(largest, size);
+  }
+  EXPECT_GT(events.size(), std::size_t{4} << 20U);
+  EXPECT_LT(largest, std::size_t{1} << 20U);
+  const json whole = serving.complete(body);
+  const Events all(events);
+  EXPECT_TRUE(all.done);
+  for (const json& choice : whole["choices"]) {
+    std::string text;
+    json top = json::array();
+    for (const json& event : all.data) {
+      const json& piece = event["choices"][0];
+      if (piece["index"] != choice["index"]) continue;
+      text += piece["text"].get<std::string>();
+      for (const json& one : piece["logprobs"]["top_logprobs"]) top.push_back(one);
+    }
+    EXPECT_EQ(text, choice["text"]);
+    EXPECT_TRUE(top == choice["logprobs"]["top_logprobs"]);
+  }
 }
 
 // 64 strings that nearly match over and over: the time does not grow with them.

@@ -95,6 +95,7 @@ TEST(Request, EverythingThatCanBeSaid) {
   EXPECT_EQ(request.stop, (std::vector<std::string>{"x", "yz"}));
   EXPECT_EQ(parsed(R"({"prompt": "a", "stop": "end"})").stop, std::vector<std::string>{"end"});
   EXPECT_EQ(parsed(R"({"prompt": "a", "max_tokens": 0, "echo": true})").max_tokens, 0);
+  EXPECT_FALSE(parsed(R"({"prompt": "a", "stream": true, "stream_options": {"include_usage": null}})").stream_usage);
   EXPECT_EQ(parsed(R"({"prompt": "a", "top_k": -1})").sampling.top_k, 0);
 }
 
@@ -202,6 +203,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"prompt": "a", "allowed_token_ids": [1]})", "allowed_token_ids", "not supported"},
         Refused{R"({"prompt": "a", "lora": "x"})", "lora", "not supported"},
         Refused{R"({"prompt": "a", "truncate_prompt_tokens": 5})", "truncate_prompt_tokens", "not supported"},
+        Refused{R"({"prompt": "a", "messages": [{"role": "user", "content": "b"}]})", "messages", "not supported"},
         Refused{R"({"prompt": "a", "mirostat": 2})", "mirostat", "not supported"},
         Refused{R"({"prompt": "a", "bad_words": ["x"]})", "bad_words", "not supported"},
         Refused{R"({"prompt": "a", "max_new_tokens": 4})", "max_new_tokens", "not supported"},

@@ -17,7 +17,8 @@ class Answers : public ::testing::Test {
     sequence_.prompt = {256, 'a', 'b'};
   }
   [[nodiscard]] Answer answer() const {
-    const std::vector<SequenceRequest> sequences(static_cast<std::size_t>(request_.sequences()), sequence_);
+    std::vector<SequenceRequest> sequences(static_cast<std::size_t>(request_.sequences()), sequence_);
+    for (SequenceRequest& sequence : sequences) sequence.stops = std::make_shared<StopStrings>(request_.stop);
     return {tokenizer_, token_text_, request_, sequences, {"cmpl-1", 17, "m"}};
   }
   static std::vector<json> data_of(const std::string& events) {
@@ -175,6 +176,25 @@ TEST_F(Answers, AMessage) {
   EXPECT_EQ(piece["choices"][0]["delta"], (json{{"role", "assistant"}, {"content", "c"}}));
 }
 
+// Parts together are one object wherever they end, be it between a list's name and its first value.
+TEST_F(Answers, PartsMayEndAnywhere) {
+  request_.logprobs = 1;
+  request_.echo = true;
+  const std::vector<ScoredToken> prompt(5000, {'a', -0.25F, {{'a', -0.25F}}});
+  const auto whole = [&](std::size_t text) {
+    request_.prompts = {std::string(text, 'x')};
+    Answer one = answer();
+    one.add({{prompt, {}, EndReason::length}, 0});
+    return one.whole();
+  };
+  const std::size_t list = whole(0).find(",\"token_logprobs\"");
+  constexpr std::size_t kPart = 32U << 10U;
+  ASSERT_LT(list, kPart);
+  for (std::size_t text = kPart - list - 40; text < kPart - list + 40; ++text) {
+    EXPECT_TRUE(json::accept(whole(text))) << text;
+  }
+}
+
 // A long answer comes in parts, an event has few scores, and together they are what one object would be.
 TEST_F(Answers, ManyScores) {
   request_.logprobs = 1;
@@ -195,7 +215,9 @@ TEST_F(Answers, ManyScores) {
   }
   Answer many = answer();
   std::string events;
-  many.add_events({{prompt, {}, EndReason::length}, 0}, events);
+  std::deque<Update> updates;
+  put_in_parts({{prompt, {}, EndReason::length}, 0}, updates);
+  for (Update& part : updates) many.add_events(std::move(part), events);
   EXPECT_GT(data_of(events).size(), 10U);
   EXPECT_EQ(data_of(events).back()["choices"][0]["finish_reason"], "length");
 }

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "files.h"
 #include "http_client.h"
 #include "infer/generating_case.h"
 #include "serve/server.h"
@@ -87,6 +88,20 @@ class Serving {
   std::thread thread_;
   bool drained_ = false;
 };
+
+// Each of these words is a token; others are the token [UNK], if that is among them.
+inline std::unique_ptr<Tokenizer> word_tokenizer(const nlohmann::json& vocabulary) {
+  const TemporaryFolder folder;
+  const nlohmann::json tokenizer = {{"version", "1.0"},
+                                    {"added_tokens", nlohmann::json::array()},
+                                    {"normalizer", nullptr},
+                                    {"pre_tokenizer", {{"type", "Whitespace"}}},
+                                    {"post_processor", nullptr},
+                                    {"decoder", nullptr},
+                                    {"model", {{"type", "WordLevel"}, {"vocab", vocabulary}, {"unk_token", "[UNK]"}}}};
+  write_file(folder.file("tokenizer.json"), tokenizer.dump());
+  return load_tokenizer(folder.file("tokenizer.json"));
+}
 
 // The JSON of a stream's events, and whether it ended as it should.
 struct Events {

@@ -296,8 +296,18 @@ TEST_F(States, WhatIsAskedWrongly) {
   expect_refused(serving.post("/v1/states", {{"name", 5}, {"prompt", "a"}}), 400, "must be the name of a state");
   expect_refused(serving.post("/v1/states", {{"name", "a"}, {"prompt", {"a", "b"}}}), 400, "2 prompts");
   expect_refused(serving.post("/v1/states", {{"name", "a"}, {"from", "none"}}), 404, "there is no state 'none'");
-  expect_refused(serving.post("/v1/states/a", {{"prompt", "a"}}), 405, "POST");
-  expect_refused(serving.client().request("DELETE", "/v1/states", {}, ""), 405, "DELETE");
+  const auto posted = serving.post("/v1/states/a", {{"prompt", "a"}});
+  expect_refused(posted, 405, "POST is not for /v1/states/a: GET, PUT, DELETE are");
+  EXPECT_EQ(posted->get_header_value("Allow"), "GET, PUT, DELETE");
+  const auto deleted = serving.client().request("DELETE", "/v1/states", {}, "");
+  expect_refused(deleted, 405, "DELETE is not for /v1/states: GET, POST are");
+  EXPECT_EQ(deleted->get_header_value("Allow"), "GET, POST");
+  // What would leave another state than its prompt does.
+  expect_refused(serving.post("/v1/states", {{"name", "a"}, {"prompt", "a"}, {"truncate_prompt_tokens", 5}}), 400,
+                 "not supported");
+  const json messages = {{{"role", "user"}, {"content", "a"}}};
+  expect_refused(serving.post("/v1/states", {{"name", "a"}, {"prompt", "a"}, {"messages", messages}}), 400,
+                 "not supported");
   expect_refused(serving.client().request("PUT", "/v1/completions", {}, "{}"), 405, "PUT");
   expect_refused(serving.post("/v1/completions", {{"prompt", "a"}, {"n", 2}, {"save_state", "a"}}), 400,
                  "save_state keeps one state");
