@@ -266,6 +266,14 @@ def test_second_derivatives_are_refused(loss, registered):
         (gradient.square().sum() + q.sum()).backward()  # nor is their part left out
 
 
+@pytest.mark.filterwarnings("ignore")  # that torch.jit is old, and what of Python is not traced
+@pytest.mark.parametrize("known", [False, True])
+def test_traced_by_torch_jit(known):
+    inputs, other = (learned() if known else make_inputs()), make_inputs(seed=1)
+    traced = torch.jit.trace(lambda q: q_delta({**inputs, "q": q}), (inputs["q"],))
+    assert relative(traced(other["q"]), q_delta({**inputs, "q": other["q"]})) < 1e-5
+
+
 def test_a_backward_without_what_the_forward_saves_is_refused():
     tensors = arguments("q_delta", "cpu")
     o, *_ = torch.ops.qdelta.recurrence(*tensors[:-1], False)
