@@ -99,6 +99,16 @@ def test_mixers_name_wrong_arguments(kind):
                 kind(**{"hidden_size": 32, name: wrong})
 
 
+def test_a_fixed_lambda_is_float32_whatever_the_default_type():
+    mixer, hidden = make(layers.QDeltaNet, "cpu", fixed_lambda=0.5), torch.randn(2, 10, 32)
+    wanted = mixer(hidden)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(mixer(hidden), wanted)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_models_name_wrong_arguments():
     options = {"vocab_size": 23, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 2, "head_dim": 16}
     for name in ("vocab_size", "hidden_size", "num_heads", "head_dim"):

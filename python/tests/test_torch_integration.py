@@ -274,6 +274,25 @@ def test_traced_by_torch_jit(known):
     assert relative(traced(other["q"]), q_delta({**inputs, "q": other["q"]})) < 1e-5
 
 
+@pytest.mark.parametrize("registered", [False, True])
+def test_the_default_type_does_not_matter(registered):
+    """float64 is what gradcheck wants."""
+    given = arguments("delta", "cpu", T=71)  # a shape of its own, of which nothing is known yet
+    leaves = [x for x in given[:7] if x is not None]
+    results = []
+    for dtype in (torch.float64, torch.float32):
+        torch.set_default_dtype(dtype)
+        try:
+            if registered:
+                o = torch.ops.qdelta.recurrence(*given)[0]
+            else:
+                o = ops.recurrence("delta", *given[:6], initial_state=given[6], use_qk_l2norm_in_kernel=True)[0]
+            results.append([o, *torch.autograd.grad(o.square().sum(), leaves)])
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
 def test_a_backward_without_what_the_forward_saves_is_refused():
     tensors = arguments("q_delta", "cpu")
     o, *_ = torch.ops.qdelta.recurrence(*tensors[:-1], False)

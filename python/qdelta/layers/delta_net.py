@@ -124,7 +124,7 @@ class RecurrentMixer(nn.Module):
             beta = self.b_proj(hidden).float().sigmoid() * self.factor
         if self.reads_lamb:
             if self.fixed_lambda is not None:
-                lamb = torch.full((), float(self.fixed_lambda), device=hidden.device).expand(shape)
+                lamb = torch.full((), float(self.fixed_lambda), dtype=torch.float32, device=hidden.device).expand(shape)
             else:
                 bias = self.lamb_bias if self.constant_lamb_bias is None else self.constant_lamb_bias
                 lamb = (self.lamb_proj(hidden).float() + bias).sigmoid() * self.factor

@@ -225,7 +225,9 @@ def _gradients(ctx, do: Tensor | None, dht: Tensor | None = None) -> tuple:
         torch.empty_like(k, memory_format=contiguous),
         torch.empty_like(v, memory_format=contiguous),
         # The library always writes this one.
-        torch.empty(v.shape[:3], device=geometry.device) if g is None else torch.empty_like(g, memory_format=contiguous),
+        torch.empty(v.shape[:3], dtype=torch.float32, device=geometry.device)
+        if g is None
+        else torch.empty_like(g, memory_format=contiguous),
         None if beta is None else torch.empty_like(beta, memory_format=contiguous),
         None if lamb is None else torch.empty_like(lamb, memory_format=contiguous),
         None if initial_state is None else torch.empty_like(initial_state, memory_format=contiguous),
