@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from qdelta import ops  # noqa: E402
-from qdelta.ops import _eager  # noqa: E402
+from qdelta.ops import _call, _eager  # noqa: E402
 from recurrence_cases import DEVICES, RULES, gates_of, make_inputs, relative  # noqa: E402
 
 devices = pytest.mark.parametrize("device", DEVICES)
@@ -298,6 +298,21 @@ def test_a_backward_without_what_the_forward_saves_is_refused():
     o, *_ = torch.ops.qdelta.recurrence(*tensors[:-1], False)
     with pytest.raises(RuntimeError, match="save=True"):
         o.sum().backward()
+
+
+@devices
+def test_offsets_made_in_inference_mode(device):
+    """Such a tensor does not say whether it has been changed: each call must look at it."""
+
+    class OnGpu(torch.Tensor):  # stands for one of a GPU where there is none
+        is_cpu, is_cuda = False, True
+
+    with torch.inference_mode():
+        offsets = torch.tensor([0, 30, 100], device=device)
+        offsets = offsets if device == "cuda" else offsets.as_subclass(OnGpu)
+        for middle in (30, 40):
+            offsets[1] = middle
+            assert _call.host_offsets(offsets).tolist() == [0, middle, 100]
 
 
 # Calls like the one before, which are not looked at again ---------------------------------------------------------------
