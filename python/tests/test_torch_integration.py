@@ -266,6 +266,57 @@ def test_second_derivatives_are_refused(loss, registered):
         (gradient.square().sum() + q.sum()).backward()  # nor is their part left out
 
 
+@pytest.mark.parametrize("registered", [False, True])
+@pytest.mark.parametrize("name", ["hessian", "hvp", "vhp", "jvp"])
+def test_second_derivatives_of_autograd_functional_are_refused(name, registered):
+    """Which takes what nothing leads to for zero."""
+    inputs = make_inputs(T=5)
+
+    def o(q):
+        if registered:
+            return torch.ops.qdelta.recurrence(q, *arguments("delta", "cpu", T=5)[1:])[0]
+        return ops.chunk_delta_rule(q, inputs["k"], inputs["v"], inputs["beta"], use_qk_l2norm_in_kernel=True)[0]
+
+    function = o if name == "jvp" else lambda q: o(q).square().sum()
+    vector = () if name == "hessian" else (inputs["q"],)
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
+        getattr(torch.autograd.functional, name)(function, inputs["q"], *vector)
+    leaf = inputs["q"].clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(o(leaf).square().sum(), leaf, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
+        torch.autograd.grad(gradient.sum(), leaf, allow_unused=True)
+
+
+@devices
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("packed", [False, True])
+def test_gradients_of_many_outputs_at_once(packed, device):
+    """is_grads_batched, and with it vectorized Jacobians."""
+    inputs = {name: x.requires_grad_() for name, x in make_inputs(device, **({"B": 1, "N": 2} if packed else {})).items()}
+    names = ("q", "k", "v", "g", "beta", "lamb", "initial_state")
+    leaves = [inputs[name] for name in names]
+    options = {"cu_seqlens": torch.tensor([0, 30, 100])} if packed else {}
+    both = ops.recurrence("q_delta", *leaves[:6], None, leaves[6], True, use_qk_l2norm_in_kernel=True, **options)
+    for outputs in (both, both[:1], both[1:]):
+        many = [torch.randn(3, *x.shape, device=device) for x in outputs]
+        got = torch.autograd.grad(outputs, leaves, many, is_grads_batched=True, retain_graph=True)
+        for row in range(3):
+            wanted = torch.autograd.grad(outputs, leaves, [x[row] for x in many], retain_graph=True)
+            assert all(torch.equal(x[row], y) for x, y in zip(got, wanted, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("options", [{"create_graph": True}, {"is_grads_batched": True}])
+def test_gradients_of_a_call_that_is_computed_again(options):
+    """torch.utils.checkpoint gives what was saved a single time."""
+    inputs = make_inputs()
+    q, do = inputs["q"].requires_grad_(), torch.randn_like(inputs["v"])
+    (wanted,) = torch.autograd.grad(q_delta(inputs), q, do)
+    o = torch.utils.checkpoint.checkpoint(lambda q: q_delta({**inputs, "q": q}), q, use_reentrant=False)
+    (got,) = torch.autograd.grad(o, q, do[None] if "is_grads_batched" in options else do, **options)
+    assert torch.equal(got.reshape(wanted.shape), wanted)
+
+
 @pytest.mark.filterwarnings("ignore")  # that torch.jit is old, and what of Python is not traced
 @pytest.mark.parametrize("known", [False, True])
 def test_traced_by_torch_jit(known):
