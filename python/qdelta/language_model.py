@@ -328,11 +328,12 @@ def sample(logits: np.ndarray, temperature: float, top_k: int, top_p: float, ran
     """A token from logits [vocabulary]: of the top_k most likely (0: all), the fewest whose probabilities reach top_p."""
     if temperature == 0:
         return int(logits.argmax())
-    scaled = logits.astype(np.float64) / temperature
-    order = np.argsort(-scaled, kind="stable")
+    order = np.argsort(-logits, kind="stable")
     if top_k > 0:
         order = order[:top_k]
-    weights = np.exp(scaled[order] - scaled[order[0]])
+    below = logits[order].astype(np.float64) - logits[order[0]]
+    with np.errstate(over="ignore"):  # of next to no temperature: then all but the first are as good as impossible
+        weights = np.exp(below / temperature)
     probabilities = weights / weights.sum()
     kept = int(np.searchsorted(np.cumsum(probabilities), top_p)) + 1
     probabilities = probabilities[:kept] / probabilities[:kept].sum()

@@ -189,6 +189,13 @@ def test_wrong_arguments_are_named(golden, with_bytes):
     assert named.generate([1], np.int64(3), np.float32(0), np.int32(1)) == named.generate(np.array([1]), 3, 0)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("temperature", [5e-324, 1e-308, 1e-30])
+def test_next_to_no_temperature_is_none(golden, temperature):
+    model = qdelta.LanguageModel.load(golden / "model" / "qdelta_tiny")
+    assert model.generate([1, 2], 5, temperature=temperature, seed=1) == model.generate([1, 2], 5, temperature=0)
+
+
 def test_copies_are_states_of_their_own_and_what_is_no_handle_is_refused(golden):
     """Each frees what it has: two with one handle, or with something else, would end the program."""
     folder = golden / "model" / "qdelta_tiny"
