@@ -54,6 +54,9 @@ class State(_Handle):
         """How many tokens it has read."""
         return library.qdelta_state_tokens(self._handle)
 
+    def __repr__(self) -> str:
+        return f"<qdelta.State after {self.tokens} tokens>"
+
     def clone(self) -> State:
         copy = c_void_p()
         check(library.qdelta_state_clone(self._handle, byref(copy)))
@@ -110,6 +113,10 @@ class LanguageModel(_Handle):
 
     def __deepcopy__(self, memo) -> LanguageModel:
         return self
+
+    def __repr__(self) -> str:
+        kind = self.config["model_type"]
+        return f"<qdelta.LanguageModel {kind}: {self.parameter_count:,} parameters, {self.vocab_size} tokens>"
 
     @property
     def config(self) -> dict:

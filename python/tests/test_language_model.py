@@ -196,6 +196,15 @@ def test_next_to_no_temperature_is_none(golden, temperature):
     assert model.generate([1, 2], 5, temperature=temperature, seed=1) == model.generate([1, 2], 5, temperature=0)
 
 
+def test_what_notebooks_show(golden):
+    model = qdelta.LanguageModel.load(golden / "model" / "qdelta_tiny")
+    assert repr(model).startswith("<qdelta.LanguageModel qdelta: ") and repr(model).endswith(" parameters, 97 tokens>")
+    state = model.state()
+    model.read([1, 2], state)
+    assert repr(state) == "<qdelta.State after 2 tokens>"
+    assert {"LanguageModel", "ops", "layers", "models", "register_fla_backend"} <= set(dir(qdelta))
+
+
 def test_copies_are_states_of_their_own_and_what_is_no_handle_is_refused(golden):
     """Each frees what it has: two with one handle, or with something else, would end the program."""
     folder = golden / "model" / "qdelta_tiny"
