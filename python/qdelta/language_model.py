@@ -70,7 +70,7 @@ class State(_Handle):
 
     def save(self, path: str | os.PathLike) -> None:
         """In the format of `qdelta generate --save-state`."""
-        check(library.qdelta_state_save(self._handle, os.fsencode(path)))
+        check(library.qdelta_state_save(self._handle, _library.path_named("path", path)))
 
 
 class LanguageModel(_Handle):
@@ -96,16 +96,15 @@ class LanguageModel(_Handle):
         options = _library.ModelOptions()
         library.qdelta_model_options_init_sized(byref(options), ctypes.sizeof(options))
         options.device = _library.device_named(device)
-        if not isinstance(threads, Integral):
-            raise TypeError(f"threads is {threads!r}, expected a whole number")
-        options.threads = threads
+        options.threads = _library.whole_number("threads", threads, 0, 4096)
         if dtype not in (None, "f32", "bf16"):
             raise ValueError(f"dtype is {dtype!r}, expected 'f32' or 'bf16'")
         if dtype == "bf16" and options.device.device_type == _library.CPU:
             raise ValueError("activations on the CPU are f32; bf16 needs device='cuda'")
         options.f32_activations = int(dtype == "f32")
         handle = c_void_p()
-        check(library.qdelta_model_open(os.fsencode(_model_folder(folder)), byref(options), byref(handle)))
+        path = _model_folder(_library.path_named("folder", folder))
+        check(library.qdelta_model_open(os.fsencode(path), byref(options), byref(handle)))
         return cls(handle)
 
     def __copy__(self) -> LanguageModel:
@@ -142,7 +141,7 @@ class LanguageModel(_Handle):
     def load_state(self, path: str | os.PathLike) -> State:
         """What State.save or `qdelta generate --save-state` has written for this very model."""
         handle = c_void_p()
-        check(library.qdelta_state_load(self._handle, os.fsencode(path), byref(handle)))
+        check(library.qdelta_state_load(self._handle, _library.path_named("path", path), byref(handle)))
         return State(handle)
 
     # Logits ------------------------------------------------------------------------------------------------------------
@@ -174,10 +173,7 @@ class LanguageModel(_Handle):
         self._read([self._ids("ids", ids)], [_checked("state", state)], _NO_LOGITS)
 
     def _ids(self, name: str, ids, axes: tuple[int, ...] = (1,)) -> np.ndarray:
-        try:
-            array = np.asarray(ids)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise ValueError(f"{name} is no array of integers: {error}") from None
+        array = _array(name, ids)
         if array.ndim not in axes or array.size == 0 or array.dtype.kind not in "iu":
             expected = " or ".join(f"{n} dimension{'s' * (n > 1)}" for n in axes)
             raise ValueError(f"{name} is {array.dtype} {list(array.shape)}, expected integers in {expected}, at least one")
@@ -220,7 +216,7 @@ class LanguageModel(_Handle):
             capacity = count.value
 
     def decode(self, ids, keep_special_tokens: bool = False) -> str:
-        array = np.asarray(ids).reshape(-1)
+        array = _array("ids", ids).reshape(-1)
         if array.size > 0 and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= 2**31):
             raise ValueError(f"ids is {array.dtype} {array[:8].tolist()}, expected ids of tokens")
         array = np.ascontiguousarray(array, dtype=np.int32)
@@ -239,7 +235,7 @@ class LanguageModel(_Handle):
 
     def special_token(self, which: str) -> int | None:
         """The id of "bos", "eos" or "pad"; None where the tokenizer has none."""
-        if which not in _SPECIAL:
+        if not isinstance(which, str) or which not in _SPECIAL:
             raise ValueError(f"which is {which!r}, expected one of {', '.join(_SPECIAL)}")
         token = c_int32()
         check(library.qdelta_special_token(self._handle, _SPECIAL[which], byref(token)))
@@ -308,6 +304,13 @@ class LanguageModel(_Handle):
                 logits = self.next_logits([[token]], [state])[0]
 
 
+def _array(name: str, ids) -> np.ndarray:
+    try:
+        return np.asarray(ids)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{name} is no array of integers: {error}") from None
+
+
 def _as_list(name: str, given) -> list:
     try:
         return list(given)
@@ -321,7 +324,7 @@ def _checked(name: str, state: State) -> State:
     return state
 
 
-def _model_folder(path: str | os.PathLike) -> pathlib.Path:
+def _model_folder(path: bytes) -> pathlib.Path:
     """Where the path is that of a run, its newest checkpoint, as the engine's commands take it."""
     path = pathlib.Path(os.fsdecode(path))
     if any((path / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")):
