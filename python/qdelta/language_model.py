@@ -22,6 +22,8 @@ from ._library import check, library
 
 _NO_LOGITS, _LAST_LOGITS, _ALL_LOGITS = 0, 1, 2
 _SPECIAL = {"bos": 0, "eos": 1, "pad": 2}
+# Tokens of one call of the library, by device. It cuts longer sequences at the same places, so bits are the same.
+_PIECE = {_library.CPU: 512, _library.CUDA: 8192}
 
 
 class _Handle:
@@ -41,8 +43,9 @@ class State(_Handle):
 
     _instead = "save() writes it to a file"
 
-    def __init__(self, handle: c_void_p):
+    def __init__(self, handle: c_void_p, of: object = None):
         super().__init__(handle, "LanguageModel.state()")
+        self._of = of  # what its model is told from others by
 
     def __del__(self):
         if getattr(self, "_handle", None):
@@ -60,7 +63,7 @@ class State(_Handle):
     def clone(self) -> State:
         copy = c_void_p()
         check(library.qdelta_state_clone(self._handle, byref(copy)))
-        return State(copy)
+        return State(copy, self._of)
 
     def __copy__(self) -> State:
         return self.clone()
@@ -78,8 +81,10 @@ class LanguageModel(_Handle):
 
     _instead = "load() opens its folder again"
 
-    def __init__(self, handle: c_void_p):
+    def __init__(self, handle: c_void_p, piece: int = _PIECE[_library.CPU]):
         super().__init__(handle, "LanguageModel.load(folder)")
+        self._piece = piece
+        self._itself = object()
 
     def __del__(self):
         if getattr(self, "_handle", None):
@@ -105,7 +110,7 @@ class LanguageModel(_Handle):
         handle = c_void_p()
         path = _model_folder(_library.path_named("folder", folder))
         check(library.qdelta_model_open(os.fsencode(path), byref(options), byref(handle)))
-        return cls(handle)
+        return cls(handle, _PIECE[options.device.device_type])
 
     def __copy__(self) -> LanguageModel:
         return self  # nothing in it changes
@@ -136,13 +141,13 @@ class LanguageModel(_Handle):
         """A state with nothing read."""
         handle = c_void_p()
         check(library.qdelta_state_new(self._handle, byref(handle)))
-        return State(handle)
+        return State(handle, self._itself)
 
     def load_state(self, path: str | os.PathLike) -> State:
         """What State.save or `qdelta generate --save-state` has written for this very model."""
         handle = c_void_p()
         check(library.qdelta_state_load(self._handle, _library.path_named("path", path), byref(handle)))
-        return State(handle)
+        return State(handle, self._itself)
 
     # Logits ------------------------------------------------------------------------------------------------------------
 
@@ -169,7 +174,7 @@ class LanguageModel(_Handle):
         return self._read(arrays, states, _LAST_LOGITS)
 
     def read(self, ids, state: State) -> None:
-        """Moves a state on over tokens, without logits."""
+        """Moves a state on over tokens, without logits. Ctrl-C ends a long one; state.tokens says then how far it has come."""
         self._read([self._ids("ids", ids)], [_checked("state", state)], _NO_LOGITS)
 
     def _ids(self, name: str, ids, axes: tuple[int, ...] = (1,)) -> np.ndarray:
@@ -182,18 +187,42 @@ class LanguageModel(_Handle):
         return np.ascontiguousarray(array, dtype=np.int32)
 
     def _read(self, sequences: list[np.ndarray], states: list[State] | None, which: int) -> np.ndarray | None:
+        """In one call, or where it is long sequence by sequence in pieces: between two of them Ctrl-C is heard."""
+        tokens = sum(len(sequence) for sequence in sequences)
+        rows = {_NO_LOGITS: 0, _LAST_LOGITS: len(sequences), _ALL_LOGITS: tokens}[which]
+        logits = np.empty((rows, self.vocab_size), dtype=np.float32)
+        if tokens <= self._piece or not self._has(states):
+            self._read_at_once(sequences, states, which, logits)
+            return None if which == _NO_LOGITS else logits
+        row = 0
+        for n, sequence in enumerate(sequences):
+            state = self.state() if states is None else states[n]
+            for begin in range(0, len(sequence), self._piece):
+                part = sequence[begin : begin + self._piece]
+                is_last = begin + len(part) == len(sequence)
+                wanted = _NO_LOGITS if which == _LAST_LOGITS and not is_last else which
+                self._read_at_once([part], [state], wanted, logits[row:])
+                row += {_NO_LOGITS: 0, _LAST_LOGITS: 1, _ALL_LOGITS: len(part)}[wanted]
+        return None if which == _NO_LOGITS else logits
+
+    def _has(self, states: list[State] | None) -> bool:
+        """Whether the library takes these states, so that no piece is read before it refuses one."""
+        if states is None:
+            return True
+        return len(set(map(id, states))) == len(states) and all(state._of is self._itself for state in states)
+
+    def _read_at_once(
+        self, sequences: list[np.ndarray], states: list[State] | None, which: int, logits: np.ndarray
+    ) -> None:
         ids = np.concatenate(sequences)
         offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
         np.cumsum([len(sequence) for sequence in sequences], out=offsets[1:])
-        rows = {_NO_LOGITS: 0, _LAST_LOGITS: len(sequences), _ALL_LOGITS: len(ids)}[which]
-        logits = np.empty((rows, self.vocab_size), dtype=np.float32)
         handles = None if states is None else (c_void_p * len(states))(*[state._handle.value for state in states])
         check(
             library.qdelta_model_read(
                 self._handle, ids.ctypes.data, offsets.ctypes.data, len(sequences), handles, which, logits.ctypes.data
             )
         )
-        return None if which == _NO_LOGITS else logits
 
     # Text --------------------------------------------------------------------------------------------------------------
 
