@@ -346,7 +346,11 @@ def test_bytes_in_autotokenizer(golden, binary, tmp_path):
     shutil.copytree(golden / "model" / "qdelta_tiny", folder)
     subprocess.run([binary, "tokenize", tmp_path / "text", "--tokenizer", "bytes", "--out", folder], check=True)
     native, ours = qdelta.LanguageModel.load(folder), AutoTokenizer.from_pretrained(folder)
-    for text in ("Hello", "", "  na\u00efve \U0001f30d\n"):
+    again = tmp_path / "again"
+    shutil.copytree(golden / "model" / "qdelta_tiny", again)
+    ours.save_pretrained(again)
+    assert qdelta.LanguageModel.load(again).encode("a<eos>") == native.encode("a<eos>")
+    for text in ("Hello", "", "  na\u00efve \U0001f30d\n", "a<eos><bos>"):
         assert ours(text).input_ids == native.encode(text)
         assert ours.decode(ours(text).input_ids, skip_special_tokens=True) == text
     assert (ours.bos_token_id, ours.eos_token_id) == (256, 257)
