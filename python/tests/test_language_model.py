@@ -100,11 +100,12 @@ def test_long_sequences_are_read_in_pieces_with_the_same_bits(case):
     for piece in (512, 1 << 30) if pieces == 512 else (pieces,):
         model._piece = piece
         one, other = model.state(), model.state()
-        results.append([model.logits(long[:700], one), model.next_logits([long, long[:3]], [one, other]), model.next_logits([[1], [2]], [one, other])])
-        results[-1].append(model.logits(np.stack([long[:400], long[400:800]])))
+        got = [model.logits(long[:700], one), model.next_logits([long, long[:3]], [one, other])]
+        got.append(model.next_logits([[1], [2]], [one, other]))
+        got.append(model.logits(np.stack([long[:400], long[400:800]])))
         model.read(long, other)
         assert (one.tokens, other.tokens) == (1901, 1204)
-        results[-1].append(model.next_logits([[1]], [other]))
+        results.append([*got, model.next_logits([[1]], [other])])
     for got in results[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(got, results[0], strict=True))
     for wrong, message in (([one, one], "twice"), ([one, None], "NoneType")):

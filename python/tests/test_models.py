@@ -261,11 +261,15 @@ def test_nothing_to_read(name):
 def test_wrong_arguments_are_named(name):
     model, cache = make(**VARIANTS[name]), RecurrentCache(2)
     model(ids(), past_key_values=cache)
+    offsets = torch.tensor([0, 30, 70])
     for options, named in (
         ({"input_ids": ids()[0]}, "input_ids has shape"),
         ({"inputs_embeds": torch.randn(10, 32)}, "inputs_embeds has shape"),
         ({"input_ids": ids(3), "past_key_values": cache}, "past_key_values is of a batch of 2"),
         ({"input_ids": ids(), "past_key_values": RecurrentCache(3)}, "past_key_values is of a model with 3"),
+        ({"input_ids": ids(1), "cu_seqlens": offsets, "past_key_values": RecurrentCache(2)}, "past_key_values is given beside"),
+        ({"input_ids": ids(), "labels": ids()[:, 1:]}, "labels has shape"),
+        ({"input_ids": ids(), "labels": ids(), "logits_to_keep": 1}, "labels has shape"),
         ({"input_ids": ids(), "attention_mask": torch.ones(1, 70)}, "attention_mask has shape"),
         ({"input_ids": ids(), "attention_mask": torch.ones(2, 69)}, "attention_mask has shape"),
     ):

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..ops import recurrence
-from ._parts import RMSNorm, ShortConvolution, check_extents, check_hidden, check_offsets, check_state
+from ._parts import RMSNorm, ShortConvolution, check_extents, check_hidden, check_no_state, check_offsets, check_state
 
 Tensor = torch.Tensor
 _GATES = {"swish": F.silu, "silu": F.silu, "sigmoid": torch.sigmoid}
@@ -150,6 +150,8 @@ class RecurrentMixer(nn.Module):
         check_hidden(hidden, self.hidden_size, mask)
         if cu_seqlens is not None:
             check_offsets(cu_seqlens, hidden)
+            if self.q_conv1d is not None:
+                check_no_state(state)
         if state is not None:
             check_state(state, hidden.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1, self._state_extents)
         if mask is not None:
