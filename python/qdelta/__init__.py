@@ -32,4 +32,9 @@ def __getattr__(name: str):
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """With what is loaded when it is asked for, so that notebooks offer it."""
+    return sorted({*globals(), *__all__, *_NEED_TORCH, "register_fla_backend"})
+
+
 __all__ = ["CorruptFileError", "LanguageModel", "State", "TokenShards", "UnsupportedError", "__version__"]

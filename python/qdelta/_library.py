@@ -10,6 +10,7 @@ import site
 import sys
 from ctypes import POINTER, Structure, byref, c_char_p, c_float, c_int32, c_int64, c_uint8, c_uint16, c_uint32
 from ctypes import c_uint64, c_void_p
+from numbers import Integral
 
 RULES = ("linear", "retnet", "mamba2", "longhorn", "delta", "gated_delta", "q_delta")
 CPU, CUDA = 1, 2  # DLDeviceType
@@ -222,9 +223,29 @@ def device_named(name: str) -> DLDevice:
     """The device that "cpu", "cuda" or "cuda:1" names."""
     if not isinstance(name, str):
         raise TypeError(f"device is {name!r}, expected 'cpu', 'cuda' or 'cuda:N'")
-    kind, _, number = name.partition(":")
-    if kind == "cpu" and not number:
+    if name == "cpu":
         return DLDevice(CPU, 0)
-    if kind == "cuda" and (number.isdigit() or not number):
-        return DLDevice(CUDA, int(number or 0))
-    raise ValueError(f"device is {name!r}, expected 'cpu', 'cuda' or 'cuda:N'")
+    named = re.fullmatch(r"cuda(?::([0-9]{1,4}))?", name)
+    if named is None:
+        raise ValueError(f"device is {name!r}, expected 'cpu', 'cuda' or 'cuda:N'")
+    return DLDevice(CUDA, int(named[1] or 0))
+
+
+def path_named(name: str, path: str | os.PathLike) -> bytes:
+    """A path as C takes it. `name` is for the message."""
+    try:
+        encoded = os.fsencode(path)
+    except TypeError:
+        raise TypeError(f"{name} is {type(path).__name__}, expected a path") from None
+    if b"\0" in encoded:  # where C's would end, and be another one
+        raise ValueError(f"{name} is {path!r}: a path has no zeros in it")
+    return encoded
+
+
+def whole_number(name: str, value, least: int, most: int) -> int:
+    """Refuses what C would cut down to another number."""
+    if not isinstance(value, Integral):
+        raise TypeError(f"{name} is {value!r}, expected a whole number")
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {value}, expected {least} to {most}")
+    return int(value)

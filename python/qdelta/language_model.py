@@ -22,6 +22,8 @@ from ._library import check, library
 
 _NO_LOGITS, _LAST_LOGITS, _ALL_LOGITS = 0, 1, 2
 _SPECIAL = {"bos": 0, "eos": 1, "pad": 2}
+# Tokens of one call of the library, by device. It cuts longer sequences at the same places, so bits are the same.
+_PIECE = {_library.CPU: 512, _library.CUDA: 8192}
 
 
 class _Handle:
@@ -41,8 +43,9 @@ class State(_Handle):
 
     _instead = "save() writes it to a file"
 
-    def __init__(self, handle: c_void_p):
+    def __init__(self, handle: c_void_p, of: object = None):
         super().__init__(handle, "LanguageModel.state()")
+        self._of = of  # what its model is told from others by
 
     def __del__(self):
         if getattr(self, "_handle", None):
@@ -54,10 +57,13 @@ class State(_Handle):
         """How many tokens it has read."""
         return library.qdelta_state_tokens(self._handle)
 
+    def __repr__(self) -> str:
+        return f"<qdelta.State after {self.tokens} tokens>"
+
     def clone(self) -> State:
         copy = c_void_p()
         check(library.qdelta_state_clone(self._handle, byref(copy)))
-        return State(copy)
+        return State(copy, self._of)
 
     def __copy__(self) -> State:
         return self.clone()
@@ -67,7 +73,7 @@ class State(_Handle):
 
     def save(self, path: str | os.PathLike) -> None:
         """In the format of `qdelta generate --save-state`."""
-        check(library.qdelta_state_save(self._handle, os.fsencode(path)))
+        check(library.qdelta_state_save(self._handle, _library.path_named("path", path)))
 
 
 class LanguageModel(_Handle):
@@ -75,8 +81,10 @@ class LanguageModel(_Handle):
 
     _instead = "load() opens its folder again"
 
-    def __init__(self, handle: c_void_p):
+    def __init__(self, handle: c_void_p, piece: int = _PIECE[_library.CPU]):
         super().__init__(handle, "LanguageModel.load(folder)")
+        self._piece = piece
+        self._itself = object()
 
     def __del__(self):
         if getattr(self, "_handle", None):
@@ -93,23 +101,26 @@ class LanguageModel(_Handle):
         options = _library.ModelOptions()
         library.qdelta_model_options_init_sized(byref(options), ctypes.sizeof(options))
         options.device = _library.device_named(device)
-        if not isinstance(threads, Integral):
-            raise TypeError(f"threads is {threads!r}, expected a whole number")
-        options.threads = threads
+        options.threads = _library.whole_number("threads", threads, 0, 4096)
         if dtype not in (None, "f32", "bf16"):
             raise ValueError(f"dtype is {dtype!r}, expected 'f32' or 'bf16'")
         if dtype == "bf16" and options.device.device_type == _library.CPU:
             raise ValueError("activations on the CPU are f32; bf16 needs device='cuda'")
         options.f32_activations = int(dtype == "f32")
         handle = c_void_p()
-        check(library.qdelta_model_open(os.fsencode(_model_folder(folder)), byref(options), byref(handle)))
-        return cls(handle)
+        path = _model_folder(_library.path_named("folder", folder))
+        check(library.qdelta_model_open(os.fsencode(path), byref(options), byref(handle)))
+        return cls(handle, _PIECE[options.device.device_type])
 
     def __copy__(self) -> LanguageModel:
         return self  # nothing in it changes
 
     def __deepcopy__(self, memo) -> LanguageModel:
         return self
+
+    def __repr__(self) -> str:
+        kind = self.config["model_type"]
+        return f"<qdelta.LanguageModel {kind}: {self.parameter_count:,} parameters, {self.vocab_size} tokens>"
 
     @property
     def config(self) -> dict:
@@ -130,13 +141,13 @@ class LanguageModel(_Handle):
         """A state with nothing read."""
         handle = c_void_p()
         check(library.qdelta_state_new(self._handle, byref(handle)))
-        return State(handle)
+        return State(handle, self._itself)
 
     def load_state(self, path: str | os.PathLike) -> State:
         """What State.save or `qdelta generate --save-state` has written for this very model."""
         handle = c_void_p()
-        check(library.qdelta_state_load(self._handle, os.fsencode(path), byref(handle)))
-        return State(handle)
+        check(library.qdelta_state_load(self._handle, _library.path_named("path", path), byref(handle)))
+        return State(handle, self._itself)
 
     # Logits ------------------------------------------------------------------------------------------------------------
 
@@ -163,14 +174,11 @@ class LanguageModel(_Handle):
         return self._read(arrays, states, _LAST_LOGITS)
 
     def read(self, ids, state: State) -> None:
-        """Moves a state on over tokens, without logits."""
+        """Moves a state on over tokens, without logits. Ctrl-C ends a long one; state.tokens says then how far it has come."""
         self._read([self._ids("ids", ids)], [_checked("state", state)], _NO_LOGITS)
 
     def _ids(self, name: str, ids, axes: tuple[int, ...] = (1,)) -> np.ndarray:
-        try:
-            array = np.asarray(ids)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise ValueError(f"{name} is no array of integers: {error}") from None
+        array = _array(name, ids)
         if array.ndim not in axes or array.size == 0 or array.dtype.kind not in "iu":
             expected = " or ".join(f"{n} dimension{'s' * (n > 1)}" for n in axes)
             raise ValueError(f"{name} is {array.dtype} {list(array.shape)}, expected integers in {expected}, at least one")
@@ -179,18 +187,42 @@ class LanguageModel(_Handle):
         return np.ascontiguousarray(array, dtype=np.int32)
 
     def _read(self, sequences: list[np.ndarray], states: list[State] | None, which: int) -> np.ndarray | None:
+        """In one call, or where it is long sequence by sequence in pieces: between two of them Ctrl-C is heard."""
+        tokens = sum(len(sequence) for sequence in sequences)
+        rows = {_NO_LOGITS: 0, _LAST_LOGITS: len(sequences), _ALL_LOGITS: tokens}[which]
+        logits = np.empty((rows, self.vocab_size), dtype=np.float32)
+        if tokens <= self._piece or not self._has(states):
+            self._read_at_once(sequences, states, which, logits)
+            return None if which == _NO_LOGITS else logits
+        row = 0
+        for n, sequence in enumerate(sequences):
+            state = self.state() if states is None else states[n]
+            for begin in range(0, len(sequence), self._piece):
+                part = sequence[begin : begin + self._piece]
+                is_last = begin + len(part) == len(sequence)
+                wanted = _NO_LOGITS if which == _LAST_LOGITS and not is_last else which
+                self._read_at_once([part], [state], wanted, logits[row:])
+                row += {_NO_LOGITS: 0, _LAST_LOGITS: 1, _ALL_LOGITS: len(part)}[wanted]
+        return None if which == _NO_LOGITS else logits
+
+    def _has(self, states: list[State] | None) -> bool:
+        """Whether the library takes these states, so that no piece is read before it refuses one."""
+        if states is None:
+            return True
+        return len(set(map(id, states))) == len(states) and all(state._of is self._itself for state in states)
+
+    def _read_at_once(
+        self, sequences: list[np.ndarray], states: list[State] | None, which: int, logits: np.ndarray
+    ) -> None:
         ids = np.concatenate(sequences)
         offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
         np.cumsum([len(sequence) for sequence in sequences], out=offsets[1:])
-        rows = {_NO_LOGITS: 0, _LAST_LOGITS: len(sequences), _ALL_LOGITS: len(ids)}[which]
-        logits = np.empty((rows, self.vocab_size), dtype=np.float32)
         handles = None if states is None else (c_void_p * len(states))(*[state._handle.value for state in states])
         check(
             library.qdelta_model_read(
                 self._handle, ids.ctypes.data, offsets.ctypes.data, len(sequences), handles, which, logits.ctypes.data
             )
         )
-        return None if which == _NO_LOGITS else logits
 
     # Text --------------------------------------------------------------------------------------------------------------
 
@@ -213,7 +245,7 @@ class LanguageModel(_Handle):
             capacity = count.value
 
     def decode(self, ids, keep_special_tokens: bool = False) -> str:
-        array = np.asarray(ids).reshape(-1)
+        array = _array("ids", ids).reshape(-1)
         if array.size > 0 and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= 2**31):
             raise ValueError(f"ids is {array.dtype} {array[:8].tolist()}, expected ids of tokens")
         array = np.ascontiguousarray(array, dtype=np.int32)
@@ -232,7 +264,7 @@ class LanguageModel(_Handle):
 
     def special_token(self, which: str) -> int | None:
         """The id of "bos", "eos" or "pad"; None where the tokenizer has none."""
-        if which not in _SPECIAL:
+        if not isinstance(which, str) or which not in _SPECIAL:
             raise ValueError(f"which is {which!r}, expected one of {', '.join(_SPECIAL)}")
         token = c_int32()
         check(library.qdelta_special_token(self._handle, _SPECIAL[which], byref(token)))
@@ -301,6 +333,13 @@ class LanguageModel(_Handle):
                 logits = self.next_logits([[token]], [state])[0]
 
 
+def _array(name: str, ids) -> np.ndarray:
+    try:
+        return np.asarray(ids)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{name} is no array of integers: {error}") from None
+
+
 def _as_list(name: str, given) -> list:
     try:
         return list(given)
@@ -314,7 +353,7 @@ def _checked(name: str, state: State) -> State:
     return state
 
 
-def _model_folder(path: str | os.PathLike) -> pathlib.Path:
+def _model_folder(path: bytes) -> pathlib.Path:
     """Where the path is that of a run, its newest checkpoint, as the engine's commands take it."""
     path = pathlib.Path(os.fsdecode(path))
     if any((path / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")):
@@ -328,11 +367,12 @@ def sample(logits: np.ndarray, temperature: float, top_k: int, top_p: float, ran
     """A token from logits [vocabulary]: of the top_k most likely (0: all), the fewest whose probabilities reach top_p."""
     if temperature == 0:
         return int(logits.argmax())
-    scaled = logits.astype(np.float64) / temperature
-    order = np.argsort(-scaled, kind="stable")
+    order = np.argsort(-logits, kind="stable")
     if top_k > 0:
         order = order[:top_k]
-    weights = np.exp(scaled[order] - scaled[order[0]])
+    below = logits[order].astype(np.float64) - logits[order[0]]
+    with np.errstate(over="ignore"):  # of next to no temperature: then all but the first are as good as impossible
+        weights = np.exp(below / temperature)
     probabilities = weights / weights.sum()
     kept = int(np.searchsorted(np.cumsum(probabilities), top_p)) + 1
     probabilities = probabilities[:kept] / probabilities[:kept].sum()

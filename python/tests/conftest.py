@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import os
 import pathlib
 
@@ -47,4 +48,7 @@ def pytest_report_header() -> list[str]:
             lines.append(f"{name} {getattr(module, '__version__', '')}")
         except ImportError:
             lines.append(f"{name} is not here: what needs it is skipped")
+            continue
+        if name == "fla" and importlib.util.find_spec("fla.models") is None:
+            lines.append("fla.models is not here (flash-linear-attention; this is fla-core alone): what needs it is skipped")
     return lines

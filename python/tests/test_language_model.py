@@ -7,9 +7,11 @@ import functools
 import json
 import pickle
 import shutil
+import signal
 import struct
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -87,6 +89,50 @@ def test_states(case, tmp_path):
     model.read(ids[0][:-1], fresh)
     del model  # a state keeps what it needs
     assert fresh.tokens == ids.shape[1] - 1
+
+
+def test_long_sequences_are_read_in_pieces_with_the_same_bits(case):
+    """As the library itself reads them, which is what a model with larger pieces leaves to it."""
+    model, ids, _ = case
+    long = np.tile(ids[0], 1 + 1200 // ids.shape[1])[:1200]
+    results = []
+    pieces = model._piece
+    for piece in (512, 1 << 30) if pieces == 512 else (pieces,):
+        model._piece = piece
+        one, other = model.state(), model.state()
+        got = [model.logits(long[:700], one), model.next_logits([long, long[:3]], [one, other])]
+        got.append(model.next_logits([[1], [2]], [one, other]))
+        got.append(model.logits(np.stack([long[:400], long[400:800]])))
+        model.read(long, other)
+        assert (one.tokens, other.tokens) == (1901, 1204)
+        results.append([*got, model.next_logits([[1]], [other])])
+    for got in results[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(got, results[0], strict=True))
+    for wrong, message in (([one, one], "twice"), ([one, None], "NoneType")):
+        with pytest.raises((ValueError, TypeError), match=message):
+            model.next_logits([long, long], wrong)
+    assert one.tokens == 1901
+
+
+def test_ctrl_c_ends_a_long_call(golden):
+    """Within moments, and the state says how far it has come."""
+    model = qdelta.LanguageModel.load(golden / "model" / "qdelta_tiny", threads=1)
+    state, ids = model.state(), np.ones(50_000_000, dtype=np.int32)
+    interrupt = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        model.read(ids, state)
+    interrupt.join()
+    assert 0 < state.tokens < len(ids) and state.tokens % 512 == 0
+    assert np.isfinite(model.next_logits([[1]], [state])).all()
+
+
+def test_states_of_another_model_are_refused_before_anything_is_read(golden):
+    model, other = (qdelta.LanguageModel.load(golden / "model" / name) for name in ("qdelta_tiny", "mamba_tiny"))
+    state, long = model.state(), [1] * 600
+    with pytest.raises(ValueError, match="another model"):
+        model.next_logits([long, long], [state, other.state()])
+    assert state.tokens == 0
 
 
 def test_greedy_generation_takes_the_most_likely_token(case):
@@ -187,6 +233,68 @@ def test_wrong_arguments_are_named(golden, with_bytes):
             named.decode(wrong)
     assert named.decode([]) == ""
     assert named.generate([1], np.int64(3), np.float32(0), np.int32(1)) == named.generate(np.array([1]), 3, 0)
+
+
+def test_what_would_be_cut_down_to_something_else_is_refused(golden, tmp_path):
+    folder = golden / "model" / "qdelta_tiny"
+    model = qdelta.LanguageModel.load(folder)
+    state = model.state()
+    for call, named in (
+        (lambda: model.load(f"{folder}\0x"), "folder is"),
+        (lambda: model.load(5), "folder is int, expected a path"),
+        (lambda: state.save(f"{tmp_path}/state\0x"), "path is"),
+        (lambda: state.save(None), "path is NoneType, expected a path"),
+        (lambda: model.load_state(f"{tmp_path}/state\0x"), "path is"),
+        (lambda: model.load(folder, threads=2**32 + 1), "threads is 4294967297, expected 0 to 4096"),
+        (lambda: model.load(folder, threads=-1), "threads is -1"),
+        (lambda: model.load(folder, device=f"cuda:{2**32}"), "device is 'cuda:4294967296'"),
+        (lambda: model.load(folder, device="cuda:\u00b2"), "device is"),
+        (lambda: model.load(folder, device="cuda:"), "device is"),
+        (lambda: model.decode([[1], [1, 2]]), "ids is no array of integers"),
+        (lambda: model.special_token(["eos"]), "which is"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=f"^{named}"):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("temperature", [5e-324, 1e-308, 1e-30])
+def test_next_to_no_temperature_is_none(golden, temperature):
+    model = qdelta.LanguageModel.load(golden / "model" / "qdelta_tiny")
+    assert model.generate([1, 2], 5, temperature=temperature, seed=1) == model.generate([1, 2], 5, temperature=0)
+
+
+def test_what_notebooks_show(golden):
+    model = qdelta.LanguageModel.load(golden / "model" / "qdelta_tiny")
+    assert repr(model).startswith("<qdelta.LanguageModel qdelta: ") and repr(model).endswith(" parameters, 97 tokens>")
+    state = model.state()
+    model.read([1, 2], state)
+    assert repr(state) == "<qdelta.State after 2 tokens>"
+    assert {"LanguageModel", "ops", "layers", "models", "register_fla_backend"} <= set(dir(qdelta))
+
+
+def test_what_would_be_cut_down_to_something_else_is_refused(golden, tmp_path):
+    folder = golden / "model" / "qdelta_tiny"
+    model = qdelta.LanguageModel.load(folder)
+    state = model.state()
+    for call, named in (
+        (lambda: model.load(f"{folder}\0x"), "folder is"),
+        (lambda: model.load(5), "folder is int, expected a path"),
+        (lambda: state.save(f"{tmp_path}/state\0x"), "path is"),
+        (lambda: state.save(None), "path is NoneType, expected a path"),
+        (lambda: model.load_state(f"{tmp_path}/state\0x"), "path is"),
+        (lambda: model.load(folder, threads=2**32 + 1), "threads is 4294967297, expected 0 to 4096"),
+        (lambda: model.load(folder, threads=-1), "threads is -1"),
+        (lambda: model.load(folder, device=f"cuda:{2**32}"), "device is 'cuda:4294967296'"),
+        (lambda: model.load(folder, device="cuda:\u00b2"), "device is"),
+        (lambda: model.load(folder, device="cuda:"), "device is"),
+        (lambda: model.decode([[1], [1, 2]]), "ids is no array of integers"),
+        (lambda: model.special_token(["eos"]), "which is"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=f"^{named}"):
+            call()
+    assert not list(tmp_path.iterdir())
 
 
 def test_copies_are_states_of_their_own_and_what_is_no_handle_is_refused(golden):

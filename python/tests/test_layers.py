@@ -42,10 +42,26 @@ def test_mixers_refuse_wrong_offsets(kind):
     for rows, offsets in ((2, [0, 10]), *[(1, offsets) for offsets in wrong]):
         with pytest.raises(ValueError, match="cu_seqlens"):
             mixer(torch.randn(rows, 10, 32), cu_seqlens=torch.tensor(offsets))
+    for state in ({}, {"conv" if kind is layers.Mamba else "q": None}):  # what it left could not be gone on from
+        with pytest.raises(ValueError, match="^state is given beside cu_seqlens"):
+            mixer(torch.randn(1, 10, 32), state, torch.tensor([0, 3, 10]))
+        assert "recurrent" not in state and "h" not in state
     with pytest.raises(TypeError, match="^cu_seqlens is list"):
         mixer(torch.randn(1, 10, 32), cu_seqlens=[0, 10])
     with pytest.raises(ValueError, match="^cu_seqlens is on meta"):
         mixer(torch.randn(1, 10, 32), cu_seqlens=torch.tensor([0, 10], device="meta"))
+
+
+@devices
+def test_packed_sequences_go_on_from_states_where_there_is_no_convolution(device):
+    mixer, hidden = make(layers.QDeltaNet, device, use_short_conv=False), torch.randn(1, 100, 32, device=device)
+    state = {}
+    with torch.no_grad():
+        whole = mixer(hidden, cu_seqlens=torch.tensor([0, 40, 100]))
+        first = mixer(torch.cat([hidden[:, :30], hidden[:, 40:50]], 1), state, torch.tensor([0, 30, 40]))
+        second = mixer(torch.cat([hidden[:, 30:40], hidden[:, 50:]], 1), state, torch.tensor([0, 10, 60]))
+    got = torch.cat([first[:, :30], second[:, :10], first[:, 30:], second[:, 10:]], 1)
+    assert relative(got, whole) < 3e-5
 
 
 @devices
@@ -97,6 +113,16 @@ def test_mixers_name_wrong_arguments(kind):
         for wrong in (-1, 1.5, *([] if name in ("dt_rank", "num_v_heads") else [0])):
             with pytest.raises((ValueError, TypeError), match=f"^{name} is {wrong}"):
                 kind(**{"hidden_size": 32, name: wrong})
+
+
+def test_a_fixed_lambda_is_float32_whatever_the_default_type():
+    mixer, hidden = make(layers.QDeltaNet, "cpu", fixed_lambda=0.5), torch.randn(2, 10, 32)
+    wanted = mixer(hidden)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(mixer(hidden), wanted)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_models_name_wrong_arguments():

@@ -261,11 +261,15 @@ def test_nothing_to_read(name):
 def test_wrong_arguments_are_named(name):
     model, cache = make(**VARIANTS[name]), RecurrentCache(2)
     model(ids(), past_key_values=cache)
+    offsets = torch.tensor([0, 30, 70])
     for options, named in (
         ({"input_ids": ids()[0]}, "input_ids has shape"),
         ({"inputs_embeds": torch.randn(10, 32)}, "inputs_embeds has shape"),
         ({"input_ids": ids(3), "past_key_values": cache}, "past_key_values is of a batch of 2"),
         ({"input_ids": ids(), "past_key_values": RecurrentCache(3)}, "past_key_values is of a model with 3"),
+        ({"input_ids": ids(1), "cu_seqlens": offsets, "past_key_values": RecurrentCache(2)}, "past_key_values is given beside"),
+        ({"input_ids": ids(), "labels": ids()[:, 1:]}, "labels has shape"),
+        ({"input_ids": ids(), "labels": ids(), "logits_to_keep": 1}, "labels has shape"),
         ({"input_ids": ids(), "attention_mask": torch.ones(1, 70)}, "attention_mask has shape"),
         ({"input_ids": ids(), "attention_mask": torch.ones(2, 69)}, "attention_mask has shape"),
     ):
@@ -346,7 +350,11 @@ def test_bytes_in_autotokenizer(golden, binary, tmp_path):
     shutil.copytree(golden / "model" / "qdelta_tiny", folder)
     subprocess.run([binary, "tokenize", tmp_path / "text", "--tokenizer", "bytes", "--out", folder], check=True)
     native, ours = qdelta.LanguageModel.load(folder), AutoTokenizer.from_pretrained(folder)
-    for text in ("Hello", "", "  na\u00efve \U0001f30d\n"):
+    again = tmp_path / "again"
+    shutil.copytree(golden / "model" / "qdelta_tiny", again)
+    ours.save_pretrained(again)
+    assert qdelta.LanguageModel.load(again).encode("a<eos>") == native.encode("a<eos>")
+    for text in ("Hello", "", "  na\u00efve \U0001f30d\n", "a<eos><bos>"):
         assert ours(text).input_ids == native.encode(text)
         assert ours.decode(ours(text).input_ids, skip_special_tokens=True) == text
     assert (ours.bos_token_id, ours.eos_token_id) == (256, 257)

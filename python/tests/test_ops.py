@@ -284,6 +284,28 @@ def test_normalized_linear_attention_goes_on_from_its_states():
     assert relative(states, ht) < 2e-5
 
 
+@devices
+def test_normalized_linear_attention_of_nothing(device):
+    """Sums of keys that are those before."""
+    i = make_inputs(device, T=0, H=4)
+    q, k, v, z = i["q"], i["k"], i["v"], torch.rand(2, 1, 4, 24, device=device)
+    for before in (None, z):
+        state = None if before is None else (i["initial_state"], before)
+        o, (ht, after) = ops.chunk_linear_attn(q, k, v, initial_state=state, output_final_state=True)
+        assert o.shape == v.shape
+        assert torch.equal(after, torch.zeros_like(z) if before is None else z)
+
+
+@devices
+def test_normalized_linear_attention_of_many_packed_sequences(device):
+    """The last one's sums of keys have nothing of those before it, not even their rounding."""
+    i = make_inputs(device, B=1, T=40_000, H=1, HV=1, K=4, V=4)
+    q, k, v = i["q"].abs(), i["k"].abs(), i["v"]
+    packed, _ = ops.chunk_linear_attn(q, k, v, cu_seqlens=torch.tensor([0, 39_990, 40_000]))
+    alone, _ = ops.chunk_linear_attn(q[:, -10:], k[:, -10:], v[:, -10:])
+    assert relative(packed[:, -10:], alone) < 2e-6
+
+
 def test_gates_in_the_kernel_and_states_with_values_first():
     i = make_inputs()
     A_log, dt_bias, raw, logits = torch.randn(4), torch.randn(4), torch.randn(2, 100, 4), torch.randn(2, 100, 4)

@@ -145,6 +145,26 @@ def test_options():
         call(inputs)
 
 
+def test_pairs_of_states_and_sums_of_keys():
+    i = make_inputs(H=4)
+    q, k, v, states = (i[name] for name in ("q", "k", "v", "initial_state"))
+    z = torch.ones(2, 1, 4, 24)
+    for pair, message in (
+        ((states,), "initial_state has 1 parts"),
+        ((states, z, z), "initial_state has 3 parts"),
+        ((states, "text"), r"initial_state\[1\] is str"),
+        ((states, z.expand(2, 2, 4, 24)), r"initial_state\[1\] has shape"),
+        ((states, z.double()), r"initial_state\[1\] is torch.float64"),
+        ((states, z.to("meta")), r"initial_state\[1\] is on meta"),
+        ((states[:, :1], z), "initial_state has shape"),
+        ([states, z], "initial_state is list"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=f"^{message}"):
+            ops.chunk_linear_attn(q, k, v, initial_state=pair)
+    with pytest.raises(ValueError, match="^initial_state is a pair"):
+        ops.fused_recurrent_linear_attn(q, k, v, initial_state=(states, z))
+
+
 @pytest.mark.parametrize("function", ops.__all__)
 def test_every_function_names_what_is_no_tensor_of_the_right_shape(function):
     call = getattr(ops, function)

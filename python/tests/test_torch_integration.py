@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from qdelta import ops  # noqa: E402
-from qdelta.ops import _eager  # noqa: E402
+from qdelta.ops import _call, _eager  # noqa: E402
 from recurrence_cases import DEVICES, RULES, gates_of, make_inputs, relative  # noqa: E402
 
 devices = pytest.mark.parametrize("device", DEVICES)
@@ -266,11 +266,104 @@ def test_second_derivatives_are_refused(loss, registered):
         (gradient.square().sum() + q.sum()).backward()  # nor is their part left out
 
 
+@pytest.mark.parametrize("registered", [False, True])
+@pytest.mark.parametrize("name", ["hessian", "hvp", "vhp", "jvp"])
+def test_second_derivatives_of_autograd_functional_are_refused(name, registered):
+    """Which takes what nothing leads to for zero."""
+    inputs = make_inputs(T=5)
+
+    def o(q):
+        if registered:
+            return torch.ops.qdelta.recurrence(q, *arguments("delta", "cpu", T=5)[1:])[0]
+        return ops.chunk_delta_rule(q, inputs["k"], inputs["v"], inputs["beta"], use_qk_l2norm_in_kernel=True)[0]
+
+    function = o if name == "jvp" else lambda q: o(q).square().sum()
+    vector = () if name == "hessian" else (inputs["q"],)
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
+        getattr(torch.autograd.functional, name)(function, inputs["q"], *vector)
+    leaf = inputs["q"].clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(o(leaf).square().sum(), leaf, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
+        torch.autograd.grad(gradient.sum(), leaf, allow_unused=True)
+
+
+@devices
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("packed", [False, True])
+def test_gradients_of_many_outputs_at_once(packed, device):
+    """is_grads_batched, and with it vectorized Jacobians."""
+    inputs = {name: x.requires_grad_() for name, x in make_inputs(device, **({"B": 1, "N": 2} if packed else {})).items()}
+    names = ("q", "k", "v", "g", "beta", "lamb", "initial_state")
+    leaves = [inputs[name] for name in names]
+    options = {"cu_seqlens": torch.tensor([0, 30, 100])} if packed else {}
+    both = ops.recurrence("q_delta", *leaves[:6], None, leaves[6], True, use_qk_l2norm_in_kernel=True, **options)
+    for outputs in (both, both[:1], both[1:]):
+        many = [torch.randn(3, *x.shape, device=device) for x in outputs]
+        got = torch.autograd.grad(outputs, leaves, many, is_grads_batched=True, retain_graph=True)
+        for row in range(3):
+            wanted = torch.autograd.grad(outputs, leaves, [x[row] for x in many], retain_graph=True)
+            assert all(torch.equal(x[row], y) for x, y in zip(got, wanted, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("options", [{"create_graph": True}, {"is_grads_batched": True}])
+def test_gradients_of_a_call_that_is_computed_again(options):
+    """torch.utils.checkpoint gives what was saved a single time."""
+    inputs = make_inputs()
+    q, do = inputs["q"].requires_grad_(), torch.randn_like(inputs["v"])
+    (wanted,) = torch.autograd.grad(q_delta(inputs), q, do)
+    o = torch.utils.checkpoint.checkpoint(lambda q: q_delta({**inputs, "q": q}), q, use_reentrant=False)
+    (got,) = torch.autograd.grad(o, q, do[None] if "is_grads_batched" in options else do, **options)
+    assert torch.equal(got.reshape(wanted.shape), wanted)
+
+
+@pytest.mark.filterwarnings("ignore")  # that torch.jit is old, and what of Python is not traced
+@pytest.mark.parametrize("known", [False, True])
+def test_traced_by_torch_jit(known):
+    inputs, other = (learned() if known else make_inputs()), make_inputs(seed=1)
+    traced = torch.jit.trace(lambda q: q_delta({**inputs, "q": q}), (inputs["q"],))
+    assert relative(traced(other["q"]), q_delta({**inputs, "q": other["q"]})) < 1e-5
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_the_default_type_does_not_matter(registered):
+    """float64 is what gradcheck wants."""
+    given = arguments("delta", "cpu", T=71)  # a shape of its own, of which nothing is known yet
+    leaves = [x for x in given[:7] if x is not None]
+    results = []
+    for dtype in (torch.float64, torch.float32):
+        torch.set_default_dtype(dtype)
+        try:
+            if registered:
+                o = torch.ops.qdelta.recurrence(*given)[0]
+            else:
+                o = ops.recurrence("delta", *given[:6], initial_state=given[6], use_qk_l2norm_in_kernel=True)[0]
+            results.append([o, *torch.autograd.grad(o.square().sum(), leaves)])
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
 def test_a_backward_without_what_the_forward_saves_is_refused():
     tensors = arguments("q_delta", "cpu")
     o, *_ = torch.ops.qdelta.recurrence(*tensors[:-1], False)
     with pytest.raises(RuntimeError, match="save=True"):
         o.sum().backward()
+
+
+@devices
+def test_offsets_made_in_inference_mode(device):
+    """Such a tensor does not say whether it has been changed: each call must look at it."""
+
+    class OnGpu(torch.Tensor):  # stands for one of a GPU where there is none
+        is_cpu, is_cuda = False, True
+
+    with torch.inference_mode():
+        offsets = torch.tensor([0, 30, 100], device=device)
+        offsets = offsets if device == "cuda" else offsets.as_subclass(OnGpu)
+        for middle in (30, 40):
+            offsets[1] = middle
+            assert _call.host_offsets(offsets).tolist() == [0, middle, 100]
 
 
 # Calls like the one before, which are not looked at again ---------------------------------------------------------------

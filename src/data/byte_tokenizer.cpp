@@ -88,6 +88,7 @@ std::vector<TokenizerFile> ByteTokenizer::published_files() {
   const Json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
                     {"bos_token", kBosText},
                     {"eos_token", kEosText},
+                    {"split_special_tokens", true},
                     {"clean_up_tokenization_spaces", false}};
   return {{"tokenizer.json", tokenizer.dump() + "\n"}, {"tokenizer_config.json", config.dump(1) + "\n"}};
 }

@@ -34,7 +34,7 @@ class JsonTokenizer final : public Tokenizer {
   [[nodiscard]] std::optional<std::int32_t> id_of(std::string_view token) const override;
 
  private:
-  void read_added_tokens(const JsonAt& json);
+  void read_added_tokens(const JsonAt& json, bool split_special);
   [[nodiscard]] std::optional<std::int32_t> role(const std::optional<std::string>& named,
                                                  std::span<const std::string_view> usual) const;
   [[nodiscard]] const std::string* token_of(std::int32_t id) const;
@@ -72,7 +72,9 @@ JsonTokenizer::JsonTokenizer(const nlohmann::json& json, const std::string& labe
   pre_tokenizers_ = make_pre_tokenizers(part("pre_tokenizer"), may_take_bytes(top.at("model")));
   model_ = read_model(top.at("model"), pre_tokenizers_.model_takes_bytes);
   decoder_ = make_decoder(part("decoder"));
-  if (!part("added_tokens").is_null()) read_added_tokens(top.at("added_tokens"));
+  if (!part("added_tokens").is_null()) {
+    read_added_tokens(top.at("added_tokens"), roles.split_special.value_or(false));
+  }
 
   Traits traits;
   traits.name = std::move(name);
@@ -98,7 +100,7 @@ JsonTokenizer::JsonTokenizer(const nlohmann::json& json, const std::string& labe
   set_traits(std::move(traits));
 }
 
-void JsonTokenizer::read_added_tokens(const JsonAt& json) {
+void JsonTokenizer::read_added_tokens(const JsonAt& json, bool split_special) {
   std::vector<AddedToken> tokens;
   std::vector<std::string> forms;
   std::unordered_set<std::string> contents;
@@ -130,6 +132,7 @@ void JsonTokenizer::read_added_tokens(const JsonAt& json) {
     if (added_text_.size() <= at) added_text_.resize(at + 1);
     added_text_[at] = form.text.empty() ? token.content : form.text;
     if (special_.size() <= at) special_.resize(at + 1);
+    if (split_special && token.special) form.text.clear();  // an empty one is not looked for
     forms.push_back(std::move(form.text));
     tokens.push_back(std::move(token));
   }
@@ -232,7 +235,8 @@ nlohmann::json gpt2_settings() {
 std::unique_ptr<Tokenizer> make_json_tokenizer(std::string contents, const std::string& label,
                                                const SpecialRoles& roles, std::vector<TokenizerFile> files) {
   const nlohmann::json json = parse_json(contents, label);
-  const Tokenizer::Fingerprint fingerprint({"tokenizer.json", contents});
+  const std::string_view kind = roles.split_special.value_or(false) ? "tokenizer.json, split" : "tokenizer.json";
+  const Tokenizer::Fingerprint fingerprint({kind, contents});
   files.insert(files.begin(), {"tokenizer.json", std::move(contents)});
   std::string name = type_of_model(JsonAt(json, label).at("model")) + " " + label;
   return std::make_unique<JsonTokenizer>(json, label, roles, std::move(name), fingerprint, std::move(files));

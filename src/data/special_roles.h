@@ -12,6 +12,7 @@ namespace qdelta {
 struct SpecialRoles {
   std::optional<std::string> bos, eos, pad;
   std::optional<bool> add_bos, add_eos;
+  std::optional<bool> split_special;  // special tokens that stand in a text are text
 
   // Takes what `json` (one of those files) says and this does not know yet.
   void learn(const JsonAt& json) {
@@ -28,6 +29,7 @@ struct SpecialRoles {
     token("pad_token", pad);
     flag("add_bos_token", add_bos);
     flag("add_eos_token", add_eos);
+    flag("split_special_tokens", split_special);
   }
 };
 

@@ -38,7 +38,7 @@ class Tokenizer {
   // All of these may be called from several threads at once.
 
   // The ids of a text, nothing added. A special token that is spelled out in it is recognised where the tokenizer's
-  // file says so (tokenizer.json: yes, SentencePiece: no).
+  // files say so (tokenizer.json: yes, without "split_special_tokens" beside it; SentencePiece: no).
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const;
   // With what the tokenizer's own files put before and after a text.
   [[nodiscard]] std::vector<std::int32_t> encode_with_special(std::string_view text) const;

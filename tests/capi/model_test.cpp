@@ -136,6 +136,31 @@ TEST_P(CModel, WhatIsRefusedLeavesTheStatesAlone) {
   qdelta_state_free(state);
 }
 
+// As a program has them that was compiled with a later header.
+TEST(CModelOptions, LargerOnesAreTakenWhereWhatIsNewIsZero) {
+  struct {
+    qdelta_model_options options;
+    std::uint32_t later = 1;
+    unsigned char behind[8];
+  } memory;
+  std::memset(memory.behind, 0xee, sizeof memory.behind);
+  qdelta_model_options* options = &memory.options;
+  const std::uint32_t size = offsetof(decltype(memory), behind);
+  qdelta_model_options_init_sized(options, size);
+  EXPECT_EQ(options->struct_size, size);
+  EXPECT_EQ(memory.later, 0U);
+  for (const unsigned char byte : memory.behind) EXPECT_EQ(byte, 0xee);
+  const std::string folder = kModels + "qdelta_tiny";
+  qdelta_model* model = nullptr;
+  ASSERT_TRUE(ok(qdelta_model_open(folder.c_str(), options, &model)));
+  qdelta_model_free(model);
+  memory.later = 1;
+  EXPECT_TRUE(refused(qdelta_model_open(folder.c_str(), options, &model), QDELTA_UNSUPPORTED,
+                      {"options", "byte 20", "does not know"}));
+  qdelta_model_options_init_sized(options, sizeof(qdelta_model_options) - 1);  // no version's: left alone
+  EXPECT_EQ(options->struct_size, size);
+}
+
 TEST(CModelErrors, FoldersOptionsAndOtherModelsStates) {
   qdelta_model* model = nullptr;
   EXPECT_TRUE(refused(qdelta_model_open("/nowhere", nullptr, &model), QDELTA_IO, {"/nowhere"}));

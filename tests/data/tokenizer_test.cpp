@@ -201,6 +201,21 @@ TEST(LoadTokenizer, RolesComeFromTheFilesBeside) {
                [&] { return load_tokenizer(folder.path()); });
 }
 
+// As the Hugging Face library reads such a folder.
+TEST(LoadTokenizer, SpecialTokensAreTextWhereTheConfigSaysSo) {
+  const TemporaryFolder folder;
+  write_file(folder.file("tokenizer.json"), read_file(fixture("llama3_style.json")));
+  const auto found = load_tokenizer(folder.path());
+  const std::string text = "mill" + found->token(*found->bos());
+  EXPECT_EQ(found->encode(text).back(), *found->bos());
+  write_file(folder.file("tokenizer_config.json"), R"({"split_special_tokens": true})");
+  const auto split = load_tokenizer(folder.path());
+  EXPECT_NE(split->encode(text).back(), *found->bos());
+  EXPECT_EQ(split->decode(split->encode(text)), text);
+  EXPECT_EQ(split->encode_with_special("mill"), found->encode_with_special("mill"));
+  EXPECT_NE(split->fingerprint(), found->fingerprint());
+}
+
 TEST(LoadTokenizer, SentencePieceAddsWhatTheConfigSays) {
   const TemporaryFolder folder;
   write_file(folder.file("tokenizer.model"), read_file(fixture("bpe.model")));
@@ -222,7 +237,7 @@ TEST(LoadTokenizer, BytesAreSavedAsATokenizerJsonToo) {
             (std::vector<std::string>{"qdelta_tokenizer.json", "tokenizer.json", "tokenizer_config.json"}));
   const auto published = load_tokenizer(folder.file("tokenizer.json"));
   const ByteTokenizer bytes;
-  for (const char* text : {"", "a b\n", "  na\xc3\xafve \xf0\x9f\x8c\x8d", "<eos", "\t\x01\x7f"}) {
+  for (const char* text : {"", "a b\n", "  na\xc3\xafve \xf0\x9f\x8c\x8d", "<eos", "a<eos> <bos>", "\t\x01\x7f"}) {
     EXPECT_EQ(published->encode(text), bytes.encode(text)) << text;
     EXPECT_EQ(published->encode_with_special(text), bytes.encode_with_special(text)) << text;
     EXPECT_EQ(published->decode(bytes.encode(text)), text);

@@ -69,6 +69,12 @@ def check_offsets(cu_seqlens: Tensor, hidden: Tensor) -> None:
         raise ValueError(f"cu_seqlens is on {cu_seqlens.device}, expected it on the CPU or on {hidden.device}")
 
 
+def check_no_state(state: dict | None) -> None:
+    """The convolutions have none of packed sequences, and what goes on from a part of one would be wrong."""
+    if state is not None:
+        raise ValueError("state is given beside cu_seqlens: packed sequences start from nothing, and leave no state")
+
+
 def check_offset_values(cu_seqlens: Tensor, tokens: int) -> None:
     """As the recurrence does, for mixers that have none."""
     if torch.compiler.is_compiling():
@@ -94,10 +100,8 @@ class ShortConvolution(nn.Conv1d):
         self.size = size
 
     def forward(self, x: Tensor, state: Tensor | None = None, cu_seqlens: Tensor | None = None):
-        """The output, and the state after it (None with cu_seqlens)."""
+        """The output, and the state after it; with cu_seqlens neither is one taken nor left."""
         if cu_seqlens is not None:
-            if state is not None:
-                raise ValueError("packed sequences start from nothing: cu_seqlens excludes a state")
             return self._packed(x, cu_seqlens), None
         if state is None:
             state = x.new_zeros(x.shape[0], self.size - 1, x.shape[2])

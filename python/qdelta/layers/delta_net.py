@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..ops import recurrence
-from ._parts import RMSNorm, ShortConvolution, check_extents, check_hidden, check_offsets, check_state
+from ._parts import RMSNorm, ShortConvolution, check_extents, check_hidden, check_no_state, check_offsets, check_state
 
 Tensor = torch.Tensor
 _GATES = {"swish": F.silu, "silu": F.silu, "sigmoid": torch.sigmoid}
@@ -124,7 +124,7 @@ class RecurrentMixer(nn.Module):
             beta = self.b_proj(hidden).float().sigmoid() * self.factor
         if self.reads_lamb:
             if self.fixed_lambda is not None:
-                lamb = torch.full((), float(self.fixed_lambda), device=hidden.device).expand(shape)
+                lamb = torch.full((), float(self.fixed_lambda), dtype=torch.float32, device=hidden.device).expand(shape)
             else:
                 bias = self.lamb_bias if self.constant_lamb_bias is None else self.constant_lamb_bias
                 lamb = (self.lamb_proj(hidden).float() + bias).sigmoid() * self.factor
@@ -150,6 +150,8 @@ class RecurrentMixer(nn.Module):
         check_hidden(hidden, self.hidden_size, mask)
         if cu_seqlens is not None:
             check_offsets(cu_seqlens, hidden)
+            if self.q_conv1d is not None:
+                check_no_state(state)
         if state is not None:
             check_state(state, hidden.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1, self._state_extents)
         if mask is not None:

@@ -19,6 +19,7 @@ from ._parts import (
     ShortConvolution,
     check_extents,
     check_hidden,
+    check_no_state,
     check_offset_values,
     check_offsets,
     check_state,
@@ -67,6 +68,7 @@ class Mamba(nn.Module):
         if cu_seqlens is not None:
             check_offsets(cu_seqlens, hidden)
             check_offset_values(cu_seqlens, hidden.shape[1])
+            check_no_state(state)
         if state is not None:
             extents = {"conv": (self.conv1d.size - 1, self.inner), "h": (self.inner, self.state_size)}
             check_state(state, hidden.shape[0], extents)

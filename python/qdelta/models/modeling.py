@@ -114,6 +114,8 @@ class QDeltaForCausalLM(QDeltaPreTrainedModel, GenerationMixin):
         if cache is not None and not isinstance(cache, RecurrentCache):
             raise TypeError(f"past_key_values is {type(cache).__name__}, expected qdelta's RecurrentCache")
         if cache is not None:
+            if cu_seqlens is not None:
+                raise ValueError("past_key_values is given beside cu_seqlens: packed sequences start from nothing, and leave no cache")
             self._check_cache(cache, batch)
         inner = [] if output_hidden_states else None
         hidden = self.model(
@@ -132,6 +134,8 @@ class QDeltaForCausalLM(QDeltaPreTrainedModel, GenerationMixin):
         logits = self.lm_head(hidden[:, keep])
         loss = None
         if labels is not None:
+            if labels.shape != logits.shape[:2]:
+                raise ValueError(f"labels has shape {list(labels.shape)}, expected that of the logits, {list(logits.shape[:2])}")
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         if inner is not None:
             inner.append(hidden)

@@ -232,6 +232,8 @@ def host_offsets(cu_seqlens: Tensor | None) -> Tensor | None:
         return cu_seqlens.contiguous()
     if not cu_seqlens.is_cuda:
         raise ValueError(f"cu_seqlens is on {cu_seqlens.device}, expected it on the CPU or with the other tensors")
+    if cu_seqlens.is_inference():  # which does not say whether it has been changed since
+        return cu_seqlens.cpu().contiguous()
     of, version, host = _fetched
     if of is None or of() is not cu_seqlens or version != cu_seqlens._version:
         host = cu_seqlens.cpu().contiguous()

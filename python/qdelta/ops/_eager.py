@@ -15,14 +15,16 @@ from ._call import Geometry, Kept, Tensor
 
 
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_is_batch = torch._C._functorch.is_legacy_batchedtensor  # of gradients; torch.func's own transforms are refused before
 _is_grad_enabled = torch.is_grad_enabled
 _is_function_mode_enabled = torch._C._is_torch_function_mode_enabled
+_is_traced = torch._C._is_tracing  # by torch.jit.trace, which sees no more than what goes through the dispatcher
 
 
 def is_plain(tensors: tuple, cu_seqlens: Tensor | None) -> bool:
     """Whether nothing has to see the call but autograd: no tracing, no subclass of tensors, no mode, no transform, not even
     a tensor that a transform has left behind. Whatever is no dense tensor, or has its values elsewhere, is not plain either."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or _is_function_mode_enabled():
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or _is_function_mode_enabled() or _is_traced():
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return False
@@ -129,7 +131,7 @@ def like_the_last(rule: str, q, k, v, g, beta, lamb, initial_state, cu_seqlens) 
             return None
     except AttributeError:  # no tensor
         return None
-    if not last.is_like(q, k, v, g, beta, lamb, initial_state, cu_seqlens) or _is_function_mode_enabled():
+    if not last.is_like(q, k, v, g, beta, lamb, initial_state, cu_seqlens) or _is_function_mode_enabled() or _is_traced():
         return None
     if last.autocast is not None and torch.get_autocast_dtype(last.autocast) != torch.bfloat16:
         return None
@@ -210,11 +212,15 @@ def _places(memory: Tensor, kept: Kept) -> tuple[int, int, int]:
     return begin, begin + kept.states if kept.rest else 0, kept.chunks
 
 
-def _gradients(ctx, do: Tensor | None, dht: Tensor | None = None) -> tuple:
-    q, k, v, g, beta, lamb, initial_state, cu_seqlens, memory = ctx.saved_tensors
+def _gradients(ctx, saved: tuple, do: Tensor | None, dht: Tensor | None = None) -> tuple:
+    q, k, v, g, beta, lamb, initial_state, cu_seqlens, memory = saved
     given = (q, k, v, g, beta, lamb, initial_state)
     # They may come back otherwise than they went: a hook may have kept them in another place.
     geometry = _call.geometry_of(*given, cu_seqlens, check_arguments)
+    offsets = _call.host_offsets(cu_seqlens)
+    kept = geometry.kept(ctx.options[0], ctx.options[2], offsets)
+    if (do is not None and _is_batch(do)) or (dht is not None and _is_batch(dht)):
+        return *_gradients_of_many(ctx, saved, geometry, kept, do, dht), None
     do, dht = torch.zeros_like(v) if do is None else _in_memory(do), _in_memory(dht)
     if geometry.is_cuda:
         do, dht = _call.rows_contiguous(do), _call.rows_contiguous(dht)
@@ -224,24 +230,40 @@ def _gradients(ctx, do: Tensor | None, dht: Tensor | None = None) -> tuple:
         torch.empty_like(k, memory_format=contiguous),
         torch.empty_like(v, memory_format=contiguous),
         # The library always writes this one.
-        torch.empty(v.shape[:3], device=geometry.device) if g is None else torch.empty_like(g, memory_format=contiguous),
+        torch.empty(v.shape[:3], dtype=torch.float32, device=geometry.device)
+        if g is None
+        else torch.empty_like(g, memory_format=contiguous),
         None if beta is None else torch.empty_like(beta, memory_format=contiguous),
         None if lamb is None else torch.empty_like(lamb, memory_format=contiguous),
         None if initial_state is None else torch.empty_like(initial_state, memory_format=contiguous),
     )
-    offsets = _call.host_offsets(cu_seqlens)
-    kept = geometry.kept(ctx.options[0], ctx.options[2], offsets)
     _call.backward(geometry, given, offsets, do, dht, *_places(memory, kept), gradients, *ctx.options)
     needed = [d if wanted else None for wanted, d in zip(ctx.needs_input_grad, gradients, strict=False)]
     return (*needed, None)
 
 
+def _gradients_of_many(
+    ctx, saved: tuple, geometry: Geometry, kept: Kept, do: Tensor | None, dht: Tensor | None
+) -> list:
+    """Of several do at once, as is_grads_batched and vectorized Jacobians have them: one by one, through the dispatcher."""
+    *tensors, memory = saved
+    rule, scale, qk_l2norm = ctx.options
+    dtype = geometry.states_dtype(qk_l2norm)
+    used = kept.chunks * geometry.HV * geometry.K * geometry.V * dtype.itemsize  # the bytes behind are there for alignment
+    states = memory[:used].view(dtype).view(kept.chunks, geometry.HV, geometry.K, geometry.V)
+    rest = memory[kept.states : kept.states + kept.rest]
+    options = (_call.RULES[rule], scale, qk_l2norm)
+    found = torch.ops.qdelta.recurrence_backward(*tensors, do, dht, states, rest, *options)
+    return [d if wanted else None for wanted, d in zip(ctx.needs_input_grad, found, strict=False)]
+
+
 class _Once(torch.autograd.Function):
     """Gradients that have none themselves. PyTorch's once_differentiable refuses only where those of the results have some,
-    and would leave out the others silently: a penalty on the gradient of a sum, say."""
+    and would leave out the others silently: a penalty on the gradient of a sum, say. `depends_on` are tensors that they are
+    computed from: PyTorch takes the derivatives in others to be zero without asking."""
 
     @staticmethod
-    def forward(ctx, has_gradient, *gradients):
+    def forward(ctx, gradients, has_gradient, *depends_on):
         return gradients
 
     @staticmethod
@@ -249,12 +271,10 @@ class _Once(torch.autograd.Function):
         raise NotImplementedError("qdelta has no second derivatives: the backward of the recurrence has no backward")
 
 
-def _gradients_once(ctx, *given) -> tuple:
-    if not torch.is_grad_enabled():  # nobody wants gradients of gradients
-        return _gradients(ctx, *given)
+def _gradients_once(ctx, saved: tuple, *given) -> tuple:
     with torch.no_grad():
-        gradients = _gradients(ctx, *given)
-    return _Once.apply(torch.empty(0, requires_grad=True), *gradients)
+        gradients = _gradients(ctx, saved, *given)
+    return _Once.apply(gradients, torch.empty(0, requires_grad=True), *saved[:7], *given)
 
 
 class QDeltaRecurrence(torch.autograd.Function):
@@ -274,7 +294,8 @@ class QDeltaRecurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         # Gradients are recorded only where second derivatives may be asked for; then these must be refused.
-        return (_gradients_once if torch.is_grad_enabled() else _gradients)(ctx, *gradients)
+        # What was saved is asked for once: gradient checkpointing gives it no second time.
+        return (_gradients_once if torch.is_grad_enabled() else _gradients)(ctx, ctx.saved_tensors, *gradients)
 
 
 # QDeltaRecurrence.apply, without looking for transforms of functorch in Python: is_plain has.

@@ -75,7 +75,7 @@ def _with_rows(tensors: tuple) -> tuple:
 
 def _no_decay(v: Tensor) -> Tensor:
     """g of rules without one: a zero that all tokens share. Made at every call, because a compiler's graph may own the memory."""
-    return torch.zeros((), device=v.device).expand(v.shape[:3])
+    return torch.zeros((), dtype=torch.float32, device=v.device).expand(v.shape[:3])
 
 
 def _forward(q, k, v, g, beta, lamb, initial_state, cu_seqlens, rule, scale, qk_l2norm, final_state, save):

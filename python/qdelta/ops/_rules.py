@@ -408,23 +408,34 @@ def _sequence_starts(cu_seqlens: Tensor, tokens: int) -> Tensor:
 
 def _normalized(o, q, k, scale, z_before, cu_seqlens):
     """o / (scale q.z), z the sum of all keys so far; and z on exit, [N, 1, H, K]."""
-    z = k.float().cumsum(1)
+    # Of packed sequences differences of such sums are wanted, which would leave little of float32.
+    sums = F.pad((k.float() if cu_seqlens is None else k.double()).cumsum(1), (0, 0, 0, 0, 1, 0))  # [:, t]: of the keys before t
     if cu_seqlens is None:
-        before = 0 if z_before is None else z_before
-        z = z + before
-        z_after = z[:, -1:]
+        if z_before is not None:
+            sums = sums + z_before
+        z, z_after = sums[:, 1:], sums[:, -1:]
     else:
         cu_seqlens = cu_seqlens.to(k.device)
-        padded = F.pad(z, (0, 0, 0, 0, 1, 0))  # padded[t] is the sum of the keys before t
-        starts = padded[0, cu_seqlens[:-1]].unsqueeze(1)  # [N, 1, H, K]
+        starts = sums[0, cu_seqlens[:-1]].unsqueeze(1)  # [N, 1, H, K]
         before = -starts if z_before is None else z_before - starts
-        z_after = padded[0, cu_seqlens[1:]].unsqueeze(1) + before
-        z = z + before[_sequence_starts(cu_seqlens, k.shape[1])].squeeze(1).unsqueeze(0)
+        z_after = (sums[0, cu_seqlens[1:]].unsqueeze(1) + before).float()
+        z = (sums[:, 1:] + before[_sequence_starts(cu_seqlens, k.shape[1])].squeeze(1).unsqueeze(0)).float()
     weight = (q.float() * scale * z).sum(-1, keepdim=True) + 1e-10
     groups = o.shape[2] // q.shape[2]
     if groups > 1:
         weight = weight.repeat_interleave(groups, 2)
     return (o / weight).to(o.dtype), z_after
+
+
+def _state_and_keys(initial_state, normalize: bool) -> tuple:
+    """What a normalized linear attention goes on from: the states, and the sums of the keys."""
+    if not isinstance(initial_state, tuple):
+        return initial_state, None
+    if not normalize:
+        raise ValueError("initial_state is a pair, which only normalize=True takes")
+    if len(initial_state) != 2:
+        raise ValueError(f"initial_state has {len(initial_state)} parts, expected two: the states and z [N, 1, H, K]")
+    return initial_state
 
 
 @explained
@@ -442,17 +453,13 @@ def chunk_linear_attn(
     """Linear attention: S <- S + k v^T; o = scale q^T S."""
     if kwargs:
         _refuse(kwargs)
-    z_before = None
-    if isinstance(initial_state, tuple):
-        if not normalize:
-            raise ValueError("initial_state is a pair, which only normalize=True takes")
-        initial_state, z_before = initial_state
-    o, ht = recurrence(
-        "linear", q, k, v, None, None, None, scale, initial_state, output_final_state, False, cu_seqlens
-    )
+    states, z_before = _state_and_keys(initial_state, normalize)
+    o, ht = recurrence("linear", q, k, v, None, None, None, scale, states, output_final_state, False, cu_seqlens)
     if not normalize:
         return o, ht
-    scale = k.shape[-1] ** -0.5 if scale is None else scale
+    N = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    check("initial_state[1]", z_before, q, (N, 1, *q.shape[2:]), "[N, 1, H, K]")
+    scale = k.shape[-1] ** -0.5 if scale is None else float(scale)
     o, z_after = _normalized(o, q, k, scale, z_before, cu_seqlens)
     return o, (ht, z_after)
 
