@@ -31,18 +31,14 @@ __device__ void stage_rows(const StepProductArgs& a, bf16* staged) {
 
 template <Before kBefore, int kRows>
 __device__ void stage(const StepProductArgs& a, float (*sums)[kRows], bf16* staged) {
-  if constexpr (kBefore != Before::nothing) {
-    const int width = kBefore == Before::norm ? a.inner : a.head_width;
-    for (int c = static_cast<int>(threadIdx.x) * 8; c < width; c += kBlockThreads * 8) {
-      ptx::prefetch(a.norm_weight + c);
-    }
-  }
+  if constexpr (kBefore != Before::nothing)
+    prefetch_norm_weights<kBlockThreads>(a.norm_weight, kBefore == Before::norm ? a.inner : a.head_width);
   ptx::wait_for_previous();
   if constexpr (kBefore == Before::norm) {
     normalise<kRows>(a, 0, sums, staged, x_stride(a.inner));
   } else if constexpr (kBefore == Before::gated_norm) {
     for (int i = static_cast<int>(threadIdx.x) / 32; i < a.rows * a.heads; i += kWarps) {
-      const int r = i / a.heads;
+      const int r = kRows == 1 ? 0 : i / a.heads;
       normalise_head(a, r, i - r * a.heads, staged + r * x_stride(a.inner));
     }
   } else {

@@ -96,6 +96,7 @@ __global__ __launch_bounds__(kBlockThreads) void norm_forward_kernel(NormForward
     return w;
   };
   ptx::let_next_begin();
+  if (blockIdx.x == 0) prefetch_norm_weights<kBlockThreads>(a.weight, a.width);
   ptx::wait_for_previous();
   unsigned row = blockIdx.x * RowPartition::kRows + threadIdx.x / RowPartition::kThreads;
   if (row >= a.rows) return;

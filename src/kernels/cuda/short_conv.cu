@@ -153,8 +153,8 @@ __global__ __launch_bounds__(kConvThreads, kForwardBlocksPerSm) void conv_forwar
   if (c >= a.channels) return;
   const Weights<W, N> weights(a.weight, a.bias, c, a.taps);
   Ring<W, N> ring;
+  int n = a.sequences.of(tile.begin);  // offsets and slots do not come from the kernel ahead
   ptx::wait_for_previous();
-  int n = a.sequences.of(tile.begin);
   for (int begin = tile.begin; begin < tile.end; ++n) {
     const int end = min(tile.end, a.sequences.end(n, a.rows));
     if (end <= begin) continue;
@@ -266,16 +266,26 @@ __global__ __launch_bounds__(kConvThreads) void conv_update_states_kernel(ConvFo
   const std::int64_t c = std::int64_t{blockIdx.y} * kConvThreads + threadIdx.x;
   const std::int64_t n = blockIdx.x;
   ptx::let_next_begin();
-  ptx::wait_for_previous();
   const std::int64_t at = a.states.of(n);
-  if (c >= a.channels || at < 0) return;
   const std::int64_t end = a.sequences.offsets[n + 1];
   const std::int64_t length = end - a.sequences.offsets[n];
-  for (int j = 0; j < a.taps - 1; ++j) {
-    const std::int64_t back = a.taps - 1 - j;  // from the end
-    const float value = back <= length ? a.x.get((end - back) * a.x.ld + c)
-                                       : a.states.data.get(at + (j + length) * a.states.data.ld + c);
-    a.states.data.set(at + j * a.states.data.ld + c, value);
+  ptx::wait_for_previous();
+  if (c >= a.channels || at < 0) return;
+  constexpr int kAtOnce = 4;  // loaded together, and only then stored: a load behind a store would wait for it
+  for (int first = 0; first < a.taps - 1; first += kAtOnce) {
+    float values[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int j = first + i;
+      const std::int64_t back = a.taps - 1 - j;  // from the end
+      const float input = a.x.get_if((end - back) * a.x.ld + c, back > 0 && back <= length);
+      const float before = a.states.data.get_if(at + (j + length) * a.states.data.ld + c, back > length);
+      values[i] = back <= length ? input : before;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i < a.taps - 1) a.states.data.set(at + (first + i) * a.states.data.ld + c, values[i]);
+    }
   }
 }
 

@@ -9,6 +9,7 @@ namespace {
 __global__ __launch_bounds__(kBlockThreads) void norm_rows_kernel(const __grid_constant__ StepProductArgs a) {
   __shared__ float sums[kBlockThreads / 32][1];
   ptx::let_next_begin();
+  if (blockIdx.x == 0) prefetch_norm_weights<kBlockThreads>(a.norm_weight, a.inner);
   ptx::wait_for_previous();
   const auto r = static_cast<int>(blockIdx.x);
   normalise<1>(a, r, sums, a.normed + r * a.normed_ld, a.normed_ld);
@@ -17,9 +18,10 @@ __global__ __launch_bounds__(kBlockThreads) void norm_rows_kernel(const __grid_c
 // A warp for each head of each row.
 __global__ __launch_bounds__(kBlockThreads) void norm_heads_kernel(const __grid_constant__ StepProductArgs a) {
   const auto i = static_cast<int>(blockIdx.x * (kBlockThreads / 32) + threadIdx.x / 32);
-  ptx::let_next_begin();
-  ptx::wait_for_previous();
   const int r = i / a.heads;
+  ptx::let_next_begin();
+  if (blockIdx.x == 0) prefetch_norm_weights<kBlockThreads>(a.norm_weight, a.head_width);
+  ptx::wait_for_previous();
   if (r < a.rows) normalise_head(a, r, i - r * a.heads, a.normed + r * a.normed_ld);
 }
 

@@ -117,11 +117,13 @@ __device__ inline void normalise_head(const StepProductArgs& a, int r, int head,
   const int first = head * a.head_width;
   Pack<bf16, 8> x[kHeadPacks];
   Pack<bf16, 8> z[kHeadPacks];
+  Pack<float, 8> weights[kHeadPacks];
   float sum = 0;
 #pragma unroll
   for (int p = 0; p < kHeadPacks; ++p) {
     const int c = (lane + p * 32) * 8;
     if (c >= a.head_width) continue;
+    weights[p] = *reinterpret_cast<const Pack<float, 8>*>(a.norm_weight + c);
     x[p] = *reinterpret_cast<const Pack<bf16, 8>*>(static_cast<const bf16*>(a.x) + r * a.x_ld + first + c);
     if (a.gate != nullptr) z[p] = *reinterpret_cast<const Pack<bf16, 8>*>(a.gate + r * a.gate_ld + first + c);
   }
@@ -136,11 +138,10 @@ __device__ inline void normalise_head(const StepProductArgs& a, int r, int head,
   for (int p = 0; p < kHeadPacks; ++p) {
     const int c = (lane + p * 32) * 8;
     if (c >= a.head_width) continue;
-    const auto weight = *reinterpret_cast<const Pack<float, 8>*>(a.norm_weight + c);
     Pack<bf16, 8> y;
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
-      float value = x[p][e] * s * norm_weight(weight[e]);
+      float value = x[p][e] * s * norm_weight(weights[p][e]);
       if (a.gate != nullptr) value *= gate_factor(a.activation, z[p][e]);
       y.values[e] = bf16(value);
     }
