@@ -194,7 +194,8 @@ stage_tests() {
 stage_op() {
   local row heads batch tokens
   for row in 6x128x256:16x2048 6x128x256:8x4096 6x128x256:2x16384 6x128x256:1x32768 6x256x512:16x2048 \
-    16x128x128:8x4096 16x128x128:1x32768 16x96x192:4x8192; do
+    16x128x128:8x4096 16x128x128:1x32768 16x96x192:4x8192 \
+    6x128x256:1x2048 6x128x256:1x131072 6x128x256:1x1048576; do  # the last: time for each token of one sequence
     heads=${row%:*} batch=${row#*:}
     tokens=${batch#*x} batch=${batch%x*}
     bench "op-$heads-${batch}x$tokens" op --shapes "$(full "$heads" 2x16x32)" --batch "$(full "$batch" 2)" \
@@ -242,7 +243,7 @@ stage_serve() {
 }
 
 stage_sanitize() {
-  local tool sanitizer filter='RecurrenceOnGpu.Golden*:CudaStep.*:StepsOnGpu.M*:CudaSample.MostLikely'
+  local tool sanitizer filter='RecurrenceOnGpu.Golden*:ShortProductOnGpu.*:CudaStep.*:StepsOnGpu.M*:CudaSample.MostLikely'
   if [[ $device == cpu ]]; then skip="compute-sanitizer is for a GPU"; return; fi
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
   if ! $dry && [[ ! -x $sanitizer ]]; then
