@@ -315,8 +315,9 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm<E, kKeyDim>)
   const int head = slot - chunk * a.dims.value_heads;
   ptx::let_next_begin();
   Copies copies(maps);
-  ptx::wait_for_previous();
+  if (a.chunks.has_tables()) ptx::wait_for_previous();  // for what makes them
   const ChunkRange range = chunk_range(a.chunks, chunk);
+  ptx::wait_for_previous();
 
   copies.begin(a, maps, range, head / a.dims.group_size, memory);
   load_gates(a, range, head, gates, warp, lane);

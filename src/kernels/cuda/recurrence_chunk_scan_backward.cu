@@ -158,16 +158,17 @@ __global__ void __launch_bounds__(Pipeline::kThreads, Pipeline::kMinBlocksPerSm)
   const Lane lane;
   ptx::let_next_begin();
   Pipeline::prefetch(maps);
-  ptx::wait_for_previous();
+  if (a.chunks.has_tables()) ptx::wait_for_previous();  // for what makes them
   const TeamJobs jobs(a.shared, team_blocks(a.dims, Pipeline::kWarpgroups), a.chunks.per_sequence);
   ScanCoord at(a.dims, Pipeline::kWarpgroups, jobs.last);
   SegmentRange range = segment_range(a.chunks, a.segments, at.index);
   const bool only_dN = a.segment_dN != nullptr;
-  if (only_dN && range.first && !a.first_dN) return;
+  if (only_dN && range.first && !a.first_dN) return ptx::wait_for_previous();  // as in the forward scan
   const int blocks = min(a.dims.column_blocks - at.first_block, Pipeline::kWarpgroups);
 
   ScanWalk walk{};
   Pipeline pipeline(a, a.d_o, maps, at, walk, blocks, a.dims.value_dim - at.block_column, memory);
+  ptx::wait_for_previous();
   const auto begin_job = [&](int job) {
     at = ScanCoord(a.dims, Pipeline::kWarpgroups, job);
     range = segment_range(a.chunks, a.segments, at.index);

@@ -133,21 +133,22 @@ __global__ void __launch_bounds__(Pipeline::kThreads, Pipeline::kMinBlocksPerSm)
   const Lane lane;
   ptx::let_next_begin();
   Pipeline::prefetch(maps);
-  ptx::wait_for_previous();
+  if (a.chunks.has_tables()) ptx::wait_for_previous();  // for what makes them
   const TeamJobs jobs(a.shared, team_blocks(a.dims, Pipeline::kWarpgroups), a.chunks.per_sequence);
   ScanCoord at(a.dims, Pipeline::kWarpgroups, jobs.last);
   SegmentRange range = job_range(a, at);
   // In a scan for maps the columns of N have values, those of M have none, and may not be wanted.
   const bool is_for_maps = a.maps.M != nullptr;
-  if (is_for_maps && range.last && !a.maps.last) return;
+  const bool is_wanted = !is_for_maps || !range.last || a.maps.last;
   const int n_blocks = is_for_maps ? a.maps.n_blocks : a.dims.column_blocks;
   const int wanted = is_for_maps && range.first && !a.maps.first ? n_blocks : a.dims.column_blocks;
   const int blocks = min(wanted - at.first_block, Pipeline::kWarpgroups);
-  if (blocks <= 0) return;
+  if (!is_wanted || blocks <= 0) return ptx::wait_for_previous();  // a kernel's end says that all before it are done
 
   ScanWalk walk{};
   const bool is_n = at.first_block + at.warpgroup < n_blocks;
   Pipeline pipeline(a, a.v, maps, at, walk, blocks, is_n ? a.dims.value_dim - at.block_column : 0, memory);
+  ptx::wait_for_previous();
   const auto begin_job = [&](int job) {
     at = ScanCoord(a.dims, Pipeline::kWarpgroups, job);
     range = job_range(a, at);
