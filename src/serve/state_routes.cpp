@@ -116,7 +116,13 @@ void StateRoutes::download(const std::string& name, const std::shared_ptr<Exchan
 }
 
 std::unique_ptr<MemoryBudget::Share> StateRoutes::memory(std::size_t states) const {
-  auto share = budget_.take(states * states_->state_bytes());
+  const std::size_t bytes = states * states_->state_bytes();
+  if (bytes > budget_.most()) {
+    throw ApiError(400, fmt::format("a state takes {} bytes of memory, and this server has {} for requests: it must be "
+                                    "started with a larger --max-memory",
+                                    bytes, budget_.most()));
+  }
+  auto share = budget_.take(bytes);
   if (!share) throw ApiError(503, "the requests that are being answered need all memory: try again later");
   return share;
 }

@@ -358,6 +358,23 @@ TEST_F(States, NumberAndBytesAreBounded) {
   EXPECT_EQ(names(serving), (std::vector<std::string>{"four", "two"}));
 }
 
+// No waiting helps where a state is larger than all the memory that requests may have.
+TEST_F(States, OneThatMemoryHasNoRoomForIsRefused) {
+  std::string upload;
+  {
+    const Serving serving(options());
+    keep(serving, {{"name", "one"}, {"prompt", "a"}});
+    upload = read_file(file_of("one"));
+  }
+  serve::ServerOptions small = options();
+  small.max_memory = 1000;
+  const Serving serving(small);
+  const std::string says = "and this server has 1000 for requests";
+  expect_refused(serving.post("/v1/states", {{"name", "two"}, {"from", "one"}}), 400, says);
+  expect_refused(serving.client().request("PUT", "/v1/states/two", {}, upload), 400, says);
+  EXPECT_EQ(names(serving), std::vector<std::string>{"one"});
+}
+
 // A disk that cannot be written: the client hears of it, and what was there stays.
 TEST_F(States, AStateThatCannotBeWritten) {
   const Serving serving(options());
