@@ -113,6 +113,7 @@ void HttpConnection::read_head() {
   note_.clear();
   answered_ = answering_ = last_piece_ = head_only_ = false;
   total_sent_ = 0;
+  behind_ = {};
   keep_alive_ = false;
   parser_.emplace();
   parser_->header_limit(kMaxHead);
@@ -336,10 +337,13 @@ bool HttpConnection::add_piece() {
   return true;
 }
 
+// Within write_time, and not so late that the client is more than slow_time behind write_rate.
 void HttpConnection::write() {
   writing_ = true;
-  stream_.expires_after(shared_.options.write_time);
+  write_begin_ = Clock::now();
   const std::size_t bytes = std::min(kPiece, out_.size() - sent_);
+  const Clock::duration rest = shared_.options.slow_time + time_for(bytes) - behind_;
+  stream_.expires_at(write_begin_ + std::min<Clock::duration>(shared_.options.write_time, rest));
   asio::async_write(stream_, asio::buffer(out_.data() + sent_, bytes),
                     [self = shared_from_this()](Error error, std::size_t written) { self->wrote(error, written); });
 }
@@ -348,12 +352,19 @@ void HttpConnection::wrote(Error error, std::size_t bytes) {
   writing_ = false;
   if (hanging_up_) return;
   stream_.expires_never();
+  behind_ = std::max(Clock::duration::zero(), behind_ + (Clock::now() - write_begin_) - time_for(bytes));
   sent_ += bytes;
   total_sent_ += bytes;
   if (error) return client_gone();
   if (sent_ < out_.size()) return write();
   if (last_piece_) return answer_sent();
   ask_source();
+}
+
+HttpConnection::Clock::duration HttpConnection::time_for(std::size_t bytes) const {
+  const std::chrono::duration<double> seconds(static_cast<double>(bytes) /
+                                              static_cast<double>(shared_.options.write_rate));
+  return std::chrono::duration_cast<Clock::duration>(seconds);
 }
 
 void HttpConnection::answer_sent() {

@@ -1,8 +1,10 @@
 // What clients have done to servers: each of these took one down, blocked it, or made it see a request that was none.
 #include <sys/resource.h>
 
+#include <atomic>
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <memory>
 #include <vector>
@@ -35,11 +37,13 @@ serve::ServerOptions quick() {
   return options;
 }
 
-std::string answer_to(const Serving& serving, const std::string& bytes) {
-  RawClient client(serving.port());
+std::string answer_from(int port, const std::string& bytes) {
+  RawClient client(port);
   client.send(bytes);
   return client.read_all();
 }
+
+std::string answer_to(const Serving& serving, const std::string& bytes) { return answer_from(serving.port(), bytes); }
 
 long resident_kilobytes() {
   std::ifstream status("/proc/self/status");
@@ -194,6 +198,87 @@ TEST(Front, ASlowReaderIsDroppedAndItsSlotFreed) {
   serving.wait_for("qdelta_running_sequences", 1);
   serving.wait_for("qdelta_running_sequences", 0);  // it reads nothing
   EXPECT_EQ(serving.metric("qdelta_abandoned_sequences_total"), 1);
+}
+
+// Answers to any GET on threads of its own, without a model.
+class Answering {
+ public:
+  Answering(const serve::HttpOptions& options,
+            std::function<void(const std::shared_ptr<serve::Exchange>& exchange)> handle)
+      : server_(options, routes(std::move(handle))), thread_([this] { server_.run(); }) {}
+  ~Answering() {
+    server_.stop();
+    thread_.join();
+  }
+  Answering(const Answering&) = delete;
+  Answering& operator=(const Answering&) = delete;
+
+  [[nodiscard]] int port() const { return server_.port(); }
+  // How many clients had gone, or were dropped, before the answer's end.
+  [[nodiscard]] int gone() const { return gone_; }
+
+ private:
+  serve::Routes routes(std::function<void(const std::shared_ptr<serve::Exchange>& exchange)> handle) {
+    return {
+        .early = [](const serve::HttpRequest& /*head*/) { return std::nullopt; },
+        .max_body = [](const serve::HttpRequest& /*head*/) { return std::size_t{0}; },
+        .handle = [handle = std::move(handle)](const serve::HttpRequest& /*request*/,
+                                               const std::shared_ptr<serve::Exchange>& exchange) { handle(exchange); },
+        .error = [](int /*status*/, const std::string& why) { return why; },
+        .ended = [this](const serve::HttpRecord& record) { gone_ += record.status == 499 ? 1 : 0; }};
+  }
+
+  std::atomic<int> gone_{0};
+  serve::HttpServer server_;
+  std::thread thread_;
+};
+
+// Fast enough for each piece, and yet it would hold the answer's memory for long.
+TEST(Front, AReaderThatIsSlowAllTheTimeIsDropped) {
+  constexpr std::size_t kAnswer = std::size_t{32} << 20U;
+  serve::HttpOptions options;
+  options.write_time = std::chrono::seconds(20);
+  options.slow_time = std::chrono::seconds(2);
+  options.write_rate = std::size_t{4} << 20U;
+  const Answering serving(options, [](const std::shared_ptr<serve::Exchange>& exchange) {
+    exchange->answer({.body = std::string(kAnswer, 'a')});
+  });
+  const std::string request = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+  RawClient slow(serving.port(), 1 << 16);
+  slow.send(request);
+  for (int i = 0; i < 500 && serving.gone() == 0 && slow.receive(); ++i) std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_EQ(serving.gone(), 1);
+  EXPECT_GT(answer_from(serving.port(), request).size(), kAnswer);  // who is fast gets all of it
+}
+
+// It is not the client that is slow where there is nothing for it yet.
+TEST(Front, AReaderThatWaitsForMoreIsNotDropped) {
+  serve::HttpOptions options;
+  options.slow_time = milliseconds(500);
+  options.write_rate = std::size_t{1} << 30U;
+  std::thread writing;
+  {
+    const Answering serving(options, [&](const std::shared_ptr<serve::Exchange>& exchange) {
+      const auto left = std::make_shared<std::atomic<int>>(0);
+      exchange->stream({}, [left, sent = 0]() mutable {
+        serve::Exchange::Piece piece;
+        for (; sent < *left; ++sent) piece.data += "token ";
+        piece.end = sent == 10;
+        return piece;
+      });
+      writing = std::thread([left, exchange] {
+        for (int i = 0; i < 10; ++i) {
+          std::this_thread::sleep_for(milliseconds(100));
+          ++*left;
+          exchange->more();
+        }
+      });
+    });
+    const auto answer = HttpClient(serving.port()).get("/");
+    EXPECT_TRUE(answer && answer->body.size() == 60);
+    EXPECT_EQ(serving.gone(), 0);
+  }
+  writing.join();
 }
 
 // Bytes that nobody has read yet do not hide that the client has gone.

@@ -56,6 +56,14 @@ class RawClient {
     send("POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
   }
   void end_sending() const { ::shutdown(socket_, SHUT_WR); }
+  // A little more; false where nothing comes any more.
+  bool receive() {
+    char buffer[16384];
+    const ssize_t count = ::recv(socket_, buffer, sizeof(buffer), 0);
+    if (count <= 0) return false;
+    got_.append(buffer, static_cast<std::size_t>(count));
+    return true;
+  }
   // Until this is in what has come, or the other end closes.
   std::string read_until(std::string_view mark) {
     while (got_.find(mark) == std::string::npos && receive()) {
@@ -83,13 +91,6 @@ class RawClient {
   }
 
  private:
-  bool receive() {
-    char buffer[16384];
-    const ssize_t count = ::recv(socket_, buffer, sizeof(buffer), 0);
-    if (count <= 0) return false;
-    got_.append(buffer, static_cast<std::size_t>(count));
-    return true;
-  }
   [[nodiscard]] std::size_t answer_end() const {
     const std::size_t head = got_.find("\r\n\r\n");
     if (head == std::string::npos) return head;
