@@ -5,7 +5,7 @@
 //
 //   a request's head   at most 64 KiB (431); after head_time it is dropped
 //   its body           at most max_body (413), those of all clients together max_bodies (503), where such of 64 KiB and
-//                      less do not count; after body_time dropped
+//                      less do not count, and one in chunks as it arrives; after body_time dropped
 //   an answer          a piece of at most 64 KiB must be taken within write_time, and a client may not fall more than
 //                      slow_time behind write_rate while bytes wait for it, or the connection is dropped
 //   connections        at most max_connections: those that wait for a request give way to new ones, the oldest first;

@@ -155,7 +155,7 @@ void HttpConnection::got_head(Error error) {
   if (early) return answer(std::move(early->answer));
   if (parser_->content_length().value_or(0) > max_body()) return refuse_body();
   parser_->body_limit(max_body());  // of one that comes in chunks
-  if (!reserve_body()) return;
+  if (!reserve_body(static_cast<std::size_t>(parser_->content_length().value_or(0)))) return;
   keep_alive_ = parser_->keep_alive() && !shared_.stopping;
   if (lower(parser_->get()[http::field::expect]) == "100-continue") return say_continue();
   read_body();
@@ -167,14 +167,18 @@ std::size_t HttpConnection::max_body() const {
 
 void HttpConnection::refuse_body() { refuse(413, fmt::format("the body is larger than {} bytes", max_body())); }
 
-// A body in chunks may become as large as any. Small ones always find room, or a few clients that announce large ones
-// and send nothing would keep everybody from being heard.
-bool HttpConnection::reserve_body() {
-  const auto length = parser_->content_length();
-  if (length && *length <= kSmallBody) return true;
-  reserved_ = length ? static_cast<std::size_t>(*length) : (request_.has_body ? max_body() : std::size_t{0});
-  if (shared_.body_bytes.fetch_add(reserved_) + reserved_ <= std::max(shared_.options.max_bodies, reserved_))
+// Small ones always find room, or a few clients that announce large ones and send nothing would keep everybody from
+// being heard.
+bool HttpConnection::reserve_body(std::size_t bytes) {
+  if (bytes <= std::max(kSmallBody, reserved_)) return true;
+  const std::size_t more = bytes - reserved_;
+  // What is refused must not count for a moment: others would be refused with it.
+  std::size_t taken = shared_.body_bytes;
+  while (taken + more <= std::max(shared_.options.max_bodies, bytes)) {
+    if (!shared_.body_bytes.compare_exchange_weak(taken, taken + more)) continue;
+    reserved_ = bytes;
     return true;
+  }
   keep_alive_ = false;
   release_body();
   answer({503,
@@ -198,11 +202,27 @@ void HttpConnection::say_continue() {
 void HttpConnection::read_body() {
   enter(Phase::body);
   stream_.expires_after(shared_.options.body_time);
+  if (parser_->chunked()) return read_chunks();
   // Beast reads as much at once as there is room for, else 4 KiB: each time a call of the system, a timer and a wait.
   const auto rest = parser_->content_length_remaining().value_or(0);
   buffer_.reserve(static_cast<std::size_t>(std::min<std::uint64_t>(rest, kMostAtOnce)));
   http::async_read(stream_, buffer_, *parser_,
                    [self = shared_from_this()](Error error, std::size_t /*bytes*/) { self->got_body(error); });
+}
+
+// Nobody has said how large it will be: where there is more than a small one, there is room for what the next read may
+// bring, twice as much each time.
+void HttpConnection::read_chunks() {
+  std::string& body = parser_->get().body();
+  if (body.size() > kSmallBody && std::min(body.size() + kMostAtOnce, max_body()) > reserved_) {
+    const std::size_t room = std::min(std::max(body.size() + kMostAtOnce, 2 * reserved_), max_body());
+    if (!reserve_body(room)) return;
+    body.reserve(room);
+  }
+  http::async_read_some(stream_, buffer_, *parser_, [self = shared_from_this()](Error error, std::size_t /*bytes*/) {
+    if (error || self->parser_->is_done()) return self->got_body(error);
+    self->read_chunks();
+  });
 }
 
 void HttpConnection::got_body(Error error) {

@@ -81,13 +81,14 @@ class HttpConnection : public Exchange, public std::enable_shared_from_this<Http
   void wait_for_request();
   void read_head();
   void got_head(Error error);
-  // False where the request is refused; then it has been answered.
-  bool reserve_body();
+  // So many bytes instead of those before. False where the request is refused; then it has been answered.
+  bool reserve_body(std::size_t bytes);
   [[nodiscard]] std::size_t max_body() const;
   void refuse_body();
   void release_body();
   void say_continue();
   void read_body();
+  void read_chunks();
   void got_body(Error error);
   void handle();
   // Answers and hangs up: where the next request would begin is not known.

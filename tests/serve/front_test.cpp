@@ -1,4 +1,5 @@
 // What clients have done to servers: each of these took one down, blocked it, or made it see a request that was none.
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <atomic>
@@ -358,6 +359,71 @@ TEST(Front, BodiesOfAllClientsTogetherAreBounded) {
     std::this_thread::sleep_for(milliseconds(5));
     RawClient client(serving.port());
     client.post("/v1/completions", kBody + std::string(100'000 - kBody.size(), ' '));
+    answer = client.read_answer();
+  }
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200")) << answer;
+}
+
+serve::ServerOptions with_room_for_two_bodies() {
+  serve::ServerOptions options = quick();
+  options.http.body_time = std::chrono::seconds(30);
+  options.max_body = 300'000;
+  options.http.max_bodies = 600'000;
+  return options;
+}
+
+const std::string kChunked = "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+const std::string kText = R"({"prompt": "abc"})";
+
+std::string chunk(const std::string& data) { return fmt::format("{:x}\r\n{}\r\n", data.size(), data); }
+
+// All but its end.
+std::string large_in_chunks() {
+  std::string all = kChunked + chunk(kText);
+  for (int i = 0; i < 28; ++i) all += chunk(std::string(10'000, ' '));
+  return all;
+}
+
+// Nobody knows how large they will be: they count as they arrive, and who announces one and sends nothing keeps nobody
+// from being heard.
+TEST(Front, BodiesInChunksThatDoNotComeKeepNobodyOut) {
+  const Serving serving(with_room_for_two_bodies());
+  std::vector<std::unique_ptr<RawClient>> silent;
+  for (int i = 0; i < 10; ++i) {
+    silent.push_back(std::make_unique<RawClient>(serving.port()));
+    silent.back()->send(kChunked + chunk(kText));
+  }
+  RawClient announced(serving.port());
+  announced.post("/tokenize", kText + std::string(280'000, ' '));
+  EXPECT_TRUE(announced.read_answer().starts_with("HTTP/1.1 200"));
+  RawClient in_chunks(serving.port());
+  in_chunks.send(large_in_chunks() + "0\r\n\r\n");
+  EXPECT_TRUE(in_chunks.read_answer().starts_with("HTTP/1.1 200"));
+}
+
+TEST(Front, BodiesInChunksAreBoundedTogether) {
+  const Serving serving(with_room_for_two_bodies());
+  std::vector<std::unique_ptr<RawClient>> sending;
+  for (int i = 0; i < 3; ++i) {
+    sending.push_back(std::make_unique<RawClient>(serving.port()));
+    sending.back()->send(large_in_chunks());
+  }
+  int refused = 0;
+  for (int i = 0; i < 30 && refused == 0; ++i) {
+    for (const auto& client : sending) {
+      client->set_patience(1);
+      if (client->read_all().starts_with("HTTP/1.1 503")) ++refused;
+    }
+  }
+  EXPECT_EQ(refused, 1);
+  EXPECT_TRUE(serving.healthy());
+  sending.clear();
+  // When they have gone there is room again.
+  std::string answer = "HTTP/1.1 503";
+  for (int i = 0; i < 400 && answer.starts_with("HTTP/1.1 503"); ++i) {
+    std::this_thread::sleep_for(milliseconds(5));
+    RawClient client(serving.port());
+    client.send(large_in_chunks() + "0\r\n\r\n");
     answer = client.read_answer();
   }
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 200")) << answer;
