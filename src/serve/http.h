@@ -6,8 +6,8 @@
 //   a request's head   at most 64 KiB (431); after head_time it is dropped
 //   its body           at most max_body (413), those of all clients together max_bodies (503), where such of 64 KiB and
 //                      less do not count, and one in chunks as it arrives; after body_time dropped
-//   an answer          a piece of at most 64 KiB must be taken within write_time, and a client may not fall more than
-//                      slow_time behind write_rate while bytes wait for it, or the connection is dropped
+//   an answer          a piece of at most 64 KiB must be taken within write_time, and on average within piece_time: a
+//                      client that is slow_time behind that is dropped. The time between pieces does not count
 //   connections        at most max_connections: those that wait for a request give way to new ones, the oldest first;
 //                      where none does, new ones may still ask for what `Routes::early` answers as urgent
 #pragma once
@@ -79,8 +79,7 @@ struct HttpOptions {
   std::size_t max_bodies = std::size_t{256} << 20U;
   Headers always = {};  // in every answer
   std::chrono::milliseconds head_time{10'000}, body_time{60'000}, write_time{30'000}, idle_time{60'000};
-  std::chrono::milliseconds slow_time{60'000};
-  std::size_t write_rate = std::size_t{64} << 10U;  // bytes of an answer in a second
+  std::chrono::milliseconds piece_time{1'000}, slow_time{60'000};
 };
 
 // How a request ended.

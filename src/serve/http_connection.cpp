@@ -357,13 +357,15 @@ bool HttpConnection::add_piece() {
   return true;
 }
 
-// Within write_time, and not so late that the client is more than slow_time behind write_rate.
+// Within write_time, and not so late that the client is more than slow_time behind. Short pieces have as long as
+// others: what a busy machine takes to hear that one has been sent is not the client's fault.
 void HttpConnection::write() {
   writing_ = true;
   write_begin_ = Clock::now();
   const std::size_t bytes = std::min(kPiece, out_.size() - sent_);
-  const Clock::duration rest = shared_.options.slow_time + time_for(bytes) - behind_;
-  stream_.expires_at(write_begin_ + std::min<Clock::duration>(shared_.options.write_time, rest));
+  const HttpOptions& options = shared_.options;
+  const Clock::duration rest = options.slow_time + options.piece_time - behind_;
+  stream_.expires_at(write_begin_ + std::min<Clock::duration>(options.write_time, rest));
   asio::async_write(stream_, asio::buffer(out_.data() + sent_, bytes),
                     [self = shared_from_this()](Error error, std::size_t written) { self->wrote(error, written); });
 }
@@ -372,19 +374,13 @@ void HttpConnection::wrote(Error error, std::size_t bytes) {
   writing_ = false;
   if (hanging_up_) return;
   stream_.expires_never();
-  behind_ = std::max(Clock::duration::zero(), behind_ + (Clock::now() - write_begin_) - time_for(bytes));
+  behind_ = std::max(Clock::duration::zero(), behind_ + (Clock::now() - write_begin_) - shared_.options.piece_time);
   sent_ += bytes;
   total_sent_ += bytes;
   if (error) return client_gone();
   if (sent_ < out_.size()) return write();
   if (last_piece_) return answer_sent();
   ask_source();
-}
-
-HttpConnection::Clock::duration HttpConnection::time_for(std::size_t bytes) const {
-  const std::chrono::duration<double> seconds(static_cast<double>(bytes) /
-                                              static_cast<double>(shared_.options.write_rate));
-  return std::chrono::duration_cast<Clock::duration>(seconds);
 }
 
 void HttpConnection::answer_sent() {

@@ -101,8 +101,6 @@ class HttpConnection : public Exchange, public std::enable_shared_from_this<Http
   // Sends out_ from sent_ on, a bounded piece at a time.
   void write();
   void wrote(Error error, std::size_t bytes);
-  // What a client that is just fast enough needs to take so many bytes.
-  [[nodiscard]] Clock::duration time_for(std::size_t bytes) const;
   void answer_sent();
   void watch();
   void client_gone();
@@ -123,7 +121,7 @@ class HttpConnection : public Exchange, public std::enable_shared_from_this<Http
   std::shared_ptr<const void> held_;  // with out_
   std::function<void()> gone_;
   Clock::time_point begin_, write_begin_;
-  Clock::duration behind_{};  // how much longer the answer's writes have taken than at write_rate; never less than 0
+  Clock::duration behind_{};  // how much longer its pieces have taken than piece_time each
   Clock::time_point drain_end_;
   Ending ending_ = Ending::length;
   int status_ = 0;

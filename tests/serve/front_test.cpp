@@ -240,7 +240,7 @@ TEST(Front, AReaderThatIsSlowAllTheTimeIsDropped) {
   serve::HttpOptions options;
   options.write_time = std::chrono::seconds(20);
   options.slow_time = std::chrono::seconds(2);
-  options.write_rate = std::size_t{4} << 20U;
+  options.piece_time = milliseconds(16);
   const Answering serving(options, [](const std::shared_ptr<serve::Exchange>& exchange) {
     exchange->answer({.body = std::string(kAnswer, 'a')});
   });
@@ -256,7 +256,7 @@ TEST(Front, AReaderThatIsSlowAllTheTimeIsDropped) {
 TEST(Front, AReaderThatWaitsForMoreIsNotDropped) {
   serve::HttpOptions options;
   options.slow_time = milliseconds(500);
-  options.write_rate = std::size_t{1} << 30U;
+  options.piece_time = milliseconds(1);
   std::thread writing;
   {
     const Answering serving(options, [&](const std::shared_ptr<serve::Exchange>& exchange) {
