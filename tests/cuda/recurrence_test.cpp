@@ -97,7 +97,9 @@ TEST(RecurrenceOnGpu, GoldenBFloat16) {
       const double gpu_error = error_of(*of_gpu[i].second, *expected.fields()[i].second);
       const double cpu_error = error_of(*of_cpu[i].second, *expected.fields()[i].second);
       if (cpu_error > 0) worst_errors->note("bf16 gpu/cpu error", of_gpu[i].first, gpu_error / cpu_error, golden.name);
-      if (golden.of_repository) EXPECT_LE(gpu_error, 2 * cpu_error) << of_gpu[i].first << " of " << golden.name;
+      if (golden.of_repository) {
+        EXPECT_LE(gpu_error, 2 * cpu_error) << of_gpu[i].first << " of " << golden.name;
+      }
     }
   }
 }
