@@ -274,29 +274,6 @@ def test_what_notebooks_show(golden):
     assert {"LanguageModel", "ops", "layers", "models", "register_fla_backend"} <= set(dir(qdelta))
 
 
-def test_what_would_be_cut_down_to_something_else_is_refused(golden, tmp_path):
-    folder = golden / "model" / "qdelta_tiny"
-    model = qdelta.LanguageModel.load(folder)
-    state = model.state()
-    for call, named in (
-        (lambda: model.load(f"{folder}\0x"), "folder is"),
-        (lambda: model.load(5), "folder is int, expected a path"),
-        (lambda: state.save(f"{tmp_path}/state\0x"), "path is"),
-        (lambda: state.save(None), "path is NoneType, expected a path"),
-        (lambda: model.load_state(f"{tmp_path}/state\0x"), "path is"),
-        (lambda: model.load(folder, threads=2**32 + 1), "threads is 4294967297, expected 0 to 4096"),
-        (lambda: model.load(folder, threads=-1), "threads is -1"),
-        (lambda: model.load(folder, device=f"cuda:{2**32}"), "device is 'cuda:4294967296'"),
-        (lambda: model.load(folder, device="cuda:\u00b2"), "device is"),
-        (lambda: model.load(folder, device="cuda:"), "device is"),
-        (lambda: model.decode([[1], [1, 2]]), "ids is no array of integers"),
-        (lambda: model.special_token(["eos"]), "which is"),
-    ):
-        with pytest.raises((ValueError, TypeError), match=f"^{named}"):
-            call()
-    assert not list(tmp_path.iterdir())
-
-
 def test_copies_are_states_of_their_own_and_what_is_no_handle_is_refused(golden):
     """Each frees what it has: two with one handle, or with something else, would end the program."""
     folder = golden / "model" / "qdelta_tiny"

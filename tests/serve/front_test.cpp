@@ -330,18 +330,10 @@ TEST(Front, HealthIsAnsweredHoweverManyConnectionsThereAre) {
   EXPECT_EQ(refused->get_header_value("Retry-After"), "1");
 }
 
-TEST(Front, BodiesOfAllClientsTogetherAreBounded) {
-  serve::ServerOptions options = quick();
-  options.http.body_time = std::chrono::seconds(30);
-  options.max_body = 100'000;
-  options.http.max_bodies = 200'000;
-  const Serving serving(options);
-  std::vector<std::unique_ptr<RawClient>> sending;
-  for (int i = 0; i < 3; ++i) {
-    sending.push_back(std::make_unique<RawClient>(serving.port()));
-    sending.back()->send(kPost + "Content-Length: 100000\r\n\r\n{");
-  }
-  // The one that was heard last is refused, whichever it is.
+using Senders = std::vector<std::unique_ptr<RawClient>>;
+
+// How many are refused of those whose bodies have no room together: the one that was heard last, whichever it is.
+int refused_among(const Senders& sending) {
   int refused = 0;
   for (int i = 0; i < 30 && refused == 0; ++i) {
     for (const auto& client : sending) {
@@ -349,7 +341,21 @@ TEST(Front, BodiesOfAllClientsTogetherAreBounded) {
       if (client->read_all().starts_with("HTTP/1.1 503")) ++refused;
     }
   }
-  EXPECT_EQ(refused, 1);
+  return refused;
+}
+
+TEST(Front, BodiesOfAllClientsTogetherAreBounded) {
+  serve::ServerOptions options = quick();
+  options.http.body_time = std::chrono::seconds(30);
+  options.max_body = 100'000;
+  options.http.max_bodies = 200'000;
+  const Serving serving(options);
+  Senders sending;
+  for (int i = 0; i < 3; ++i) {
+    sending.push_back(std::make_unique<RawClient>(serving.port()));
+    sending.back()->send(kPost + "Content-Length: 100000\r\n\r\n{");
+  }
+  EXPECT_EQ(refused_among(sending), 1);
   EXPECT_TRUE(serving.healthy());
   EXPECT_EQ(serving.client().post("/v1/completions", kBody)->status, 200);  // there is room for what is short
   sending.clear();
@@ -403,19 +409,12 @@ TEST(Front, BodiesInChunksThatDoNotComeKeepNobodyOut) {
 
 TEST(Front, BodiesInChunksAreBoundedTogether) {
   const Serving serving(with_room_for_two_bodies());
-  std::vector<std::unique_ptr<RawClient>> sending;
+  Senders sending;
   for (int i = 0; i < 3; ++i) {
     sending.push_back(std::make_unique<RawClient>(serving.port()));
     sending.back()->send(large_in_chunks());
   }
-  int refused = 0;
-  for (int i = 0; i < 30 && refused == 0; ++i) {
-    for (const auto& client : sending) {
-      client->set_patience(1);
-      if (client->read_all().starts_with("HTTP/1.1 503")) ++refused;
-    }
-  }
-  EXPECT_EQ(refused, 1);
+  EXPECT_EQ(refused_among(sending), 1);
   EXPECT_TRUE(serving.healthy());
   sending.clear();
   // When they have gone there is room again.
