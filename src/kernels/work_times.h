@@ -33,6 +33,8 @@ class WorkTimes {
 
   // From here on the ops of this thread are timed, on the device.
   void start();
+  // Whether ops of this thread are timed.
+  [[nodiscard]] static bool running() { return running_ != nullptr; }
   // From here on they are not. What they took since start(), once all of them are done.
   [[nodiscard]] Seconds stop();
 

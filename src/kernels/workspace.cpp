@@ -21,6 +21,17 @@ std::span<std::byte> Workspace::get(std::size_t bytes) {
   return memory_.first(bytes);
 }
 
+void Workspace::forget_graphs() {
+  in_graph_ = false;
+  in_graphs_.clear();
+}
+
+std::size_t Workspace::bytes() const {
+  std::size_t bytes = memory_.size();
+  for (const DeviceBuffer& kept : in_graphs_) bytes += kept.size();
+  return bytes;
+}
+
 void Workspace::grow(std::size_t bytes, bool capturing) {
   if (capturing) {
     fail(Status::internal, "the workspace has {} bytes, {} are needed, and it cannot grow while a graph is captured",

@@ -20,8 +20,12 @@ class Workspace {
   explicit Workspace(std::span<std::byte> memory) : memory_(memory) {}
 
   // So many bytes, from a multiple of kAlignment on. On a GPU a captured graph goes on pointing to them: memory that
-  // one was captured with is kept until the workspace goes, and while one is captured the workspace cannot grow.
+  // one was captured with is kept until forget_graphs(), and while one is captured the workspace cannot grow.
   [[nodiscard]] std::span<std::byte> get(std::size_t bytes);
+  // There are no such graphs any more.
+  void forget_graphs();
+  // Of its memory.
+  [[nodiscard]] std::size_t bytes() const;
 
  private:
   void grow(std::size_t bytes, bool capturing);

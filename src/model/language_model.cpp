@@ -8,6 +8,7 @@
 #include "kernels/overlapped_launches.h"
 #include "kernels/product_tuning.h"
 #include "kernels/steps.h"
+#include "kernels/work_times.h"
 #include "model/block_views.h"
 #include "model/recent_tokens.h"
 
@@ -76,6 +77,19 @@ TensorView rows_of(const TensorView& matrix, std::int64_t begin, std::int64_t co
 
 }  // namespace
 
+// What a training step computes from tokens in device memory, whose number the plan knows.
+struct ModelRunner::TrainingPass {
+  const std::vector<std::int32_t>* few;   // the rows that have a target, where the others are spared; null: all rows
+  std::span<const std::int32_t> targets;  // of these rows, in device memory
+  std::span<float> gradients;
+  float scale;
+
+  [[nodiscard]] bool is_same_work(const TrainingPass& other) const {
+    return few == other.few && targets.data() == other.targets.data() && targets.size() == other.targets.size() &&
+           gradients.data() == other.gradients.data() && scale == other.scale;
+  }
+};
+
 // Views into the runner's memory for one shape. In training every block has activations of its own, or where blocks are
 // recomputed only the residual stream on entry to it; otherwise all blocks share. The scratch memory of the mixers,
 // of the MLP and of the head are the same: no two of them are in use at a time.
@@ -86,6 +100,12 @@ class ModelRunner::ActivationPlan {
   std::vector<std::unique_ptr<MixerScratch>> mixer_scratch;
   BlockScratch scratch;
   TensorView inverse_rms, normed, d_stream, picked, head, losses, best;
+  // The last training step on this memory, to be repeated.
+  struct TrainingGraph {
+    TrainingPass pass;
+    CapturedGraph captured;
+  };
+  std::optional<TrainingGraph> training_graph;
 
   ActivationPlan(const ParameterLayout& layout, const Device& device, const BatchShape& shape, BumpAllocator& memory)
       : rows(shape.rows()),
@@ -207,6 +227,7 @@ void ModelRunner::plan(const ModelInput& input, bool training, const StateSlots&
   if (plan_ == nullptr || !plan_->fits(shape)) {
     BumpAllocator counter(nullptr);
     (void)ActivationPlan(model_.layout(), device_, shape, counter);
+    if (plan_ != nullptr && plan_->training_graph) workspace_.forget_graphs();
     plan_.reset();  // it points into memory that may not come back
     memory_.grow(device_, counter.used());
     BumpAllocator memory(memory_.data());
@@ -412,26 +433,52 @@ TensorView ModelRunner::logits_of(const TensorView& normed_rows) {
 double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const std::int32_t> targets,
                                        std::span<float> gradients, std::int64_t count,
                                        const GradientObserver& observer) {
-  const ParameterLayout& layout = model_.layout();
   require(targets.size() == input.ids.size(), "{} targets for {} tokens", targets.size(), input.ids.size());
-  require(static_cast<std::int64_t>(gradients.size()) == layout.size, "the gradients have another size than the model");
+  require(static_cast<std::int64_t>(gradients.size()) == model_.layout().size,
+          "the gradients have another size than the model");
   const auto few = few_targets(targets);
-  const ProductTuning tuning;
-  run_blocks(input, true, {});
-  const Weights weights = weights_->get();
-  const TensorView rows = few ? gathered(*few) : plan_->normed;
-  const std::vector<std::int32_t> targets_of_few = few ? values_at(targets, *few) : std::vector<std::int32_t>();
-  const std::span<const std::int32_t> device_targets = targets_(device_, few ? targets_of_few : targets);
   const std::int64_t counted =
       count > 0 ? count : std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
-  const float scale = counted > 0 ? 1.0F / static_cast<float>(counted) : 0.0F;
+  const std::vector<std::int32_t> targets_of_few = few ? values_at(targets, *few) : std::vector<std::int32_t>();
+  plan(input, true, {});
+  const TrainingPass pass{.few = few ? &*few : nullptr,
+                          .targets = targets_(device_, few ? targets_of_few : targets),
+                          .gradients = gradients,
+                          .scale = counted > 0 ? 1.0F / static_cast<float>(counted) : 0.0F};
+  // Events of a graph have no times, and what is told or asked of the host between launches is not part of one.
+  if (few || observer || input.part != nullptr || WorkTimes::running()) {
+    forward_and_backward(pass, observer);
+  } else {
+    training_graph(pass).replay();
+  }
+  return sum_of_values(device_, plan_->losses_of(0, static_cast<std::int64_t>(pass.targets.size())), workspace_) *
+         pass.scale;
+}
 
-  // The head, a block of rows at a time, so that the logits of all tokens never exist at once. The gradient of a few
-  // rows takes their place; that of all is kept apart, as the norm's backward needs its result.
-  const TensorView& d_rows = few ? rows : plan_->scratch.d_normed;
-  const ProductTuning head_tuning(!few);  // how many rows are a few differs from batch to batch
-  const ConstTensorView head = layout.head.matrix_in(weights);
-  const TensorView d_head = layout.head.in(gradients);
+CapturedGraph& ModelRunner::training_graph(const TrainingPass& pass) {
+  auto& graph = plan_->training_graph;
+  if (!graph || !graph->pass.is_same_work(pass)) {
+    graph.emplace(pass, CapturedGraph(device_, [this, pass] { forward_and_backward(pass, {}); }));
+  }
+  return graph->captured;
+}
+
+void ModelRunner::forward_and_backward(const TrainingPass& pass, const GradientObserver& observer) {
+  const ProductTuning tuning;
+  run_planned(device_ids_, {});
+  rms_norm_forward(device_, final_norm(weights_->get()));
+  // The gradient of a few rows takes their place; that of all is kept apart, as the norm's backward needs its result.
+  const TensorView rows = pass.few != nullptr ? gathered(*pass.few) : plan_->normed;
+  head_gradients(pass, rows, pass.few != nullptr ? rows : plan_->scratch.d_normed);
+  if (pass.few != nullptr) spread_gradients(*pass.few);
+  backward(pass.gradients, observer);
+}
+
+// A block of rows at a time, so that the logits of all tokens never exist at once.
+void ModelRunner::head_gradients(const TrainingPass& pass, const TensorView& rows, const TensorView& d_rows) {
+  const ProductTuning tuning(pass.few == nullptr);  // how many rows are a few differs from batch to batch
+  const ConstTensorView head = model_.layout().head.matrix_in(weights_->get());
+  const TensorView d_head = model_.layout().head.in(pass.gradients);
   for (std::int64_t begin = 0; begin < rows.extent(0); begin += plan_->head_rows) {
     const std::int64_t size = std::min(plan_->head_rows, rows.extent(0) - begin);
     const TensorView block = rows_of(plan_->head, 0, size);
@@ -439,30 +486,33 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
     linear_forward(device_, {normed, head, block, {}});
     CrossEntropy args;
     args.logits = block;
-    args.targets = device_targets.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size));
+    args.targets = pass.targets.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size));
     args.loss = plan_->losses_of(begin, size);
     args.gradient = true;
-    args.scale = scale;
+    args.scale = pass.scale;
     cross_entropy(device_, args);
     linear_backward(device_, {normed, head, block, {}, d_head, false});
     linear_backward(device_, {normed, head, block, rows_of(d_rows, begin, size), {}, false});
   }
+}
 
-  if (few) {
-    // Back to where they came from; all others have no gradient, which is the row after them.
-    const std::int64_t none = rows.extent(0);
-    const TensorView zeros = rows_of(plan_->picked, none, 1);
-    clear(device_, zeros.data, static_cast<std::size_t>(zeros.extent(1)) * size_of(zeros.dtype));
-    std::vector<std::int32_t> origin(targets.size(), static_cast<std::int32_t>(none));
-    for (std::size_t i = 0; i < few->size(); ++i) {
-      origin[static_cast<std::size_t>((*few)[i])] = static_cast<std::int32_t>(i);
-    }
-    embedding_forward(device_,
-                      {picked_rows_(device_, origin), rows_of(plan_->picked, 0, none + 1), plan_->scratch.d_normed});
+// Back to where they came from; all others have no gradient, which is the row after them.
+void ModelRunner::spread_gradients(std::span<const std::int32_t> rows) {
+  const auto none = static_cast<std::int64_t>(rows.size());
+  const TensorView zeros = rows_of(plan_->picked, none, 1);
+  clear(device_, zeros.data, static_cast<std::size_t>(zeros.extent(1)) * size_of(zeros.dtype));
+  std::vector<std::int32_t> origin(static_cast<std::size_t>(plan_->rows), static_cast<std::int32_t>(none));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    origin[static_cast<std::size_t>(rows[i])] = static_cast<std::int32_t>(i);
   }
+  embedding_forward(device_,
+                    {picked_rows_(device_, origin), rows_of(plan_->picked, 0, none + 1), plan_->scratch.d_normed});
+}
 
-  // Back through the final norm and the blocks.
-  const auto layers = model_.blocks().size();
+// Through the final norm, the blocks and the embedding.
+void ModelRunner::backward(std::span<float> gradients, const GradientObserver& observer) {
+  const ParameterLayout& layout = model_.layout();
+  const Weights weights = weights_->get();
   const TensorView& dx = plan_->d_stream;
   clear(device_, dx.data, static_cast<std::size_t>(dx.shape.elements()) * sizeof(float));
   rms_norm_backward(device_,
@@ -471,7 +521,7 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
                     workspace_);
   // The head lies behind the final norm, or in front of everything, where it is the embedding.
   if (observer) observer(layout.final_norm.offset);
-  for (std::size_t i = layers; i-- > 0;) {
+  for (std::size_t i = model_.blocks().size(); i-- > 0;) {
     BlockActivations& a = plan_->blocks[i];
     if (recompute_ == Recompute::all) {
       // The forward again; its output goes where the later blocks' input was.
@@ -483,7 +533,6 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
   }
   embedding_backward(device_, {device_ids_, dx, layout.embeddings.in(gradients)}, workspace_);
   if (observer) observer(0);
-  return sum_of_values(device_, plan_->losses_of(0, rows.extent(0)), workspace_) * scale;
 }
 
 }  // namespace qdelta

@@ -131,6 +131,7 @@ class ModelRunner {
 
  private:
   class ActivationPlan;
+  struct TrainingPass;
   // What the host gives to a call, where the device can read it.
   template <class T>
   class Uploaded {
@@ -160,6 +161,12 @@ class ModelRunner {
   [[nodiscard]] TensorView gathered(std::span<const std::int32_t> rows);
   [[nodiscard]] TensorView gathered_on_device(std::span<const std::int32_t> device_rows);
   [[nodiscard]] TensorView logits_of(const TensorView& normed_rows);
+  // Training: on a GPU a captured graph, as long as the same work is asked for on the same memory.
+  [[nodiscard]] CapturedGraph& training_graph(const TrainingPass& pass);
+  void forward_and_backward(const TrainingPass& pass, const GradientObserver& observer);
+  void head_gradients(const TrainingPass& pass, const TensorView& rows, const TensorView& d_rows);
+  void spread_gradients(std::span<const std::int32_t> rows);
+  void backward(std::span<float> gradients, const GradientObserver& observer);
   [[nodiscard]] MixerState state_of_layer(const StateSlots& states, std::size_t layer);
   [[nodiscard]] LayerContext context(const Weights& weights);
 

@@ -21,16 +21,26 @@ struct LossAndGradients {
   std::vector<float> gradients;
 };
 
-LossAndGradients gradients_on(const Device& device, const LanguageModel& model, const ModelInput& input,
-                              std::span<const std::int32_t> targets, Recompute recompute = Recompute::none) {
+// `count` as for ModelRunner::loss_and_gradients; the gradients are left in `there`, on the device.
+LossAndGradients gradients_of(ModelRunner& runner, const Device& device, DeviceBuffer& there, const ModelInput& input,
+                              std::span<const std::int32_t> targets, std::int64_t count = 0) {
   LossAndGradients result;
-  result.gradients.resize(static_cast<std::size_t>(model.layout().size));
-  DeviceBuffer there(device, result.gradients.size() * sizeof(float));
-  ModelRunner runner(model, device, recompute);
-  result.loss =
-      runner.loss_and_gradients(input, targets, {reinterpret_cast<float*>(there.data()), result.gradients.size()});
+  result.gradients.resize(there.size() / sizeof(float));
+  clear(device, there.data(), there.size());
+  result.loss = runner.loss_and_gradients(input, targets,
+                                          {reinterpret_cast<float*>(there.data()), result.gradients.size()}, count);
   download(device, result.gradients.data(), there.data(), there.size());
   return result;
+}
+std::size_t gradient_bytes(const LanguageModel& model) {
+  return static_cast<std::size_t>(model.layout().size) * sizeof(float);
+}
+LossAndGradients gradients_on(const Device& device, const LanguageModel& model, const ModelInput& input,
+                              std::span<const std::int32_t> targets, Recompute recompute = Recompute::none,
+                              std::int64_t count = 0) {
+  DeviceBuffer there(device, gradient_bytes(model));
+  ModelRunner runner(model, device, recompute);
+  return gradients_of(runner, device, there, input, targets, count);
 }
 
 Tensor logits_on(const Device& device, const LanguageModel& model, const ModelInput& input) {
@@ -125,6 +135,53 @@ TEST_F(ModelOnGpu, AHundredRunsGiveTheSameBits) {
         ASSERT_EQ(again.loss, first.loss);
         ASSERT_TRUE(again.gradients == first.gradients) << "run " << run << " of " << name;
       }
+    }
+  }
+}
+
+// The second call of a shape is captured as a graph, later ones replay it: with other tokens and targets, after another
+// number of targets, other lengths and few targets in between, and with other memory for the gradients.
+TEST_F(ModelOnGpu, RepeatedTrainingStepsHaveTheBitsOfFirstOnes) {
+  struct Call {
+    std::vector<std::int64_t> lengths;
+    std::int64_t count;
+    bool few = false;
+    bool other_gradients = false;
+  };
+  const std::vector<std::int64_t> even{40, 40};
+  const std::vector<std::int64_t> packed{9, 1, 60};
+  const std::vector<std::int64_t> longer{150};
+  const std::vector<Call> calls{
+      {even, 100},  {even, 100},   {even, 100},  {even, 50}, {even, 50}, {even, 50, true}, {even, 50, false, true},
+      {packed, 50}, {packed, 50},  {packed, 50}, {even, 50}, {even, 50}, {longer, 50},     {longer, 50},
+      {even, 50},   {longer, 100},
+  };
+  struct Case {
+    const char* mixer;
+    DType dtype;
+    Recompute recompute;
+  };
+  std::vector<Case> cases{{"q_delta", DType::bf16, Recompute::none},
+                          {"q_delta", DType::f32, Recompute::all},
+                          {"mamba", DType::bf16, Recompute::some},
+                          {"mamba", DType::f32, Recompute::none}};
+  if (quick()) cases.resize(1);
+  for (const Case& each : cases) {
+    const Device device = this->device(each.dtype);
+    LanguageModel model(small_config(each.mixer));
+    initialise(model.layout(), 1, model.parameters());
+    DeviceBuffer gradients[2] = {{device, gradient_bytes(model)}, {device, gradient_bytes(model)}};
+    ModelRunner runner(model, device, each.recompute);
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      SCOPED_TRACE(fmt::format("call {} of {} in {}", i, each.mixer, name_of(each.dtype)));
+      const Call& call = calls[i];
+      TokenCase batch(i, model.config().vocab_size, call.lengths);
+      if (call.few) std::fill(batch.targets.begin() + 10, batch.targets.end(), -1);
+      const auto got = gradients_of(runner, device, gradients[call.other_gradients ? 1 : 0], batch.input(),
+                                    batch.targets, call.count);
+      const auto expected = gradients_on(device, model, batch.input(), batch.targets, each.recompute, call.count);
+      ASSERT_EQ(got.loss, expected.loss);
+      ASSERT_EQ(std::memcmp(got.gradients.data(), expected.gradients.data(), gradient_bytes(model)), 0);
     }
   }
 }

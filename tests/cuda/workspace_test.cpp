@@ -41,5 +41,16 @@ TEST(WorkspaceOnGpu, KeepsWhatAGraphPointsTo) {
   EXPECT_EQ(host, std::vector<std::byte>(256));
 }
 
+TEST(WorkspaceOnGpu, ForgetsGraphs) {
+  QDELTA_NEEDS_DEVICE();
+  Workspace workspace(gpu());
+  static_cast<void>(workspace.get(256));
+  static_cast<void>(cuda::capture(device_context(), [&] { static_cast<void>(workspace.get(256)); }));
+  static_cast<void>(workspace.get(std::size_t{1} << 20));
+  EXPECT_EQ(workspace.bytes(), (std::size_t{1} << 20) + 256);
+  workspace.forget_graphs();
+  EXPECT_EQ(workspace.bytes(), std::size_t{1} << 20);
+}
+
 }  // namespace
 }  // namespace qdelta::testing
