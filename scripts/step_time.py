@@ -37,8 +37,8 @@ def main():
     parser.add_argument("--price", type=float, default=3.5, help="of a GPU hour, for the cost")
     arguments = parser.parse_args()
     runs = [
-        ("340M, 15B tokens", 380_017_148, 15e9, 175_000),
-        ("1.3B, 100B tokens", 1_387_606_780, 100e9, 50_400),
+        ("340M, 15B tokens", 380_017_148, 15e9, 198_600),
+        ("1.3B, 100B tokens", 1_387_606_780, 100e9, 53_400),
     ]
     for tokens, what in ((524_288, "as published"), (4_194_304, "eight times the published batch")):
         for name, parameters, total, rate in runs:
