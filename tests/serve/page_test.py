@@ -113,20 +113,26 @@ CLICKS = UNTIL + """
   await click("keep", "states");
   return forked;
 })()"""
-# A chat of two turns, and what is seen with the mouse over a token.
+# A chat of two turns, a message that is refused before the second of them, and what is seen with the mouse over a token.
 CHAT = UNTIL + """
 (async () => {
-  $("mode").value = "chat";
-  $("mode").onchange();
-  for (const text of ["Hello", "And then?"]) {
+  const say = async text => {
     $("prompt").value = text;
     delete document.body.dataset.state;
     $("go").click();
     await until(() => document.body.dataset.state === "done");
-  }
+  };
+  $("mode").value = "chat";
+  $("mode").onchange();
+  await say("Hello");
+  $("max_tokens").value = 1000000;
+  await say("And then?");
+  const refused = [messages.length, $("prompt").value, document.querySelectorAll(".error").length].join();
+  $("max_tokens").value = 8;
+  await say($("prompt").value);
   document.querySelector(".token").dispatchEvent(new MouseEvent("mouseover", {bubbles: true}));
-  return [document.querySelectorAll(".user").length, messages.map(m => m.role).join(), $("tip").textContent,
-          document.querySelectorAll(".error").length];
+  return [refused, messages.map(m => m.role + ":" + (m.role === "user" ? m.content : typeof m.content)).join(),
+          $("tip").textContent, messages.some(m => m.content.includes("undefined"))];
 })()"""
 
 
@@ -161,8 +167,10 @@ def check_states(browser, port):
 
 def check_chat(browser, port):
     browser.go(f"http://127.0.0.1:{port}/?tokens=8&seed=3")
-    users, roles, tip, errors = browser.evaluate(CHAT)
-    assert (users, roles, errors) == (2, "user,assistant,user,assistant", 0), (users, roles, errors)
+    refused, said, tip, has_undefined = browser.evaluate(CHAT)
+    assert refused == "2,And then?,1", refused  # it is not part of the conversation, and can be sent again
+    assert said == "user:Hello,assistant:string,user:And then?,assistant:string", said
+    assert not has_undefined
     assert tip.count(" %") >= 5, tip  # the token and its alternatives
 
 
