@@ -8,6 +8,7 @@
 #include "kernels/cuda/recurrence_chunk_args.h"
 #include "kernels/cuda/upload_offsets.h"
 #include "kernels/lengths_on_device.h"
+#include "kernels/overlapped_launches.h"
 #include "kernels/recurrence_check.h"
 #include "kernels/recurrence_layout.h"
 
@@ -345,6 +346,10 @@ struct ChunkLaunch {
   }
   void prepare(const Context& context, const RecurrenceInputs& in) const {
     if (slots == 0) return;
+    // The offsets of a single sequence are read before the kernel ahead is waited for, which then must not store them.
+    const bool stored_just_now =
+        chunks.cu_seqlens != nullptr && !needs_tables() && LengthsOnDevice::current() == nullptr;
+    const OverlappedLaunches overlapped(OverlappedLaunches::on() && !stored_just_now);
     launch_prepare(context,
                    {.dims = dims,
                     .chunks = chunks,

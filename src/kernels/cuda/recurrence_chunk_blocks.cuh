@@ -106,6 +106,7 @@ __device__ inline void store_row(void* matrices, int slot, const BlockMatrix<E>&
   __syncwarp();
   if constexpr (kHasWgmma) {
     if (lane.index < 2) store_bytes(to + lane.index * kChunk * kPanel, from + lane.index * kChunk * kPanel, kRowBytes);
+    __syncwarp();  // instructions of whole warps may follow
   } else {
 #pragma unroll
     for (int panel = 0; panel < 2; ++panel) {

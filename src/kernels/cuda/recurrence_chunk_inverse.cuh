@@ -66,6 +66,7 @@ __device__ inline void invert_diagonal_block(const DiagonalBlocks& A, const Bloc
     for (int i = kBlock - 1; i > c; --i) x[c] -= x[i] * a[i];
   }
   if (lane.index < kBlock) set_row(T, kBlock * warp + row, kBlock * warp, x);
+  __syncwarp();  // instructions of whole warps may follow
 }
 
 // T(m, n) = -sum over j < middle <= k of T(m, k) A(k, j) T(j, n): block (m, n) of -T2 A21 T1, where 2 begins with row

@@ -69,14 +69,25 @@ __device__ inline void load_gates(const PrepareArgs& a, const ChunkRange& range,
   if (lane.index == 31) gates.log2_gamma_at_end = sum;
 }
 
-// The squares of the warp's 16 rows: that of row lane % 16, from the diagonal of their product with each other, for
-// which tensor cores have time to spare.
-template <class E, int kKeyDim>
-__device__ float row_square(const Tile<E, kChunk, kKeyDim>& tile, int warp, const Lane& lane) {
+// The squares of the warp's 16 rows: that of row lane % 16. In bf16 from the diagonal of their product with each other,
+// for which tensor cores have time to spare; they round sums towards zero, which would show in float32.
+template <int kKeyDim>
+__device__ float row_square(const Tile<float, kChunk, kKeyDim>& tile, int warp, const Lane& lane) {
+  const int row = kBlock * warp + lane.index % kBlock;
+  float sum = 0;
+#pragma unroll 4
+  for (int column = lane.index / kBlock * 4; column < kKeyDim; column += 8) {
+    const float4 x = *reinterpret_cast<const float4*>(tile.at(row, column));
+    sum += x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
+  }
+  return sum + __shfl_xor_sync(~0u, sum, kBlock);
+}
+template <int kKeyDim>
+__device__ float row_square(const Tile<bf16, kChunk, kKeyDim>& tile, int warp, const Lane& lane) {
   Accumulator upper, lower;
 #pragma unroll
   for (int inner = 0; inner < kKeyDim; inner += 16) {
-    const FragmentA<E> rows = load_a(tile, kBlock * warp, inner, lane);
+    const FragmentA<bf16> rows = load_a(tile, kBlock * warp, inner, lane);
     mma(upper, lower, rows, load_b(tile, kBlock * warp, inner, lane));
   }
   const int row = lane.index % kBlock;

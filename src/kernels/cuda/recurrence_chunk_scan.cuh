@@ -116,16 +116,16 @@ __device__ inline void mma_lower(Accumulator (&acc)[kChunkAccumulators], const F
 }
 
 // acc += rows state over the keys from `first` on; rows are those of Q or K.
-template <class E, int kWidth, int kCount>
-__device__ inline void mma_rows_state(Accumulator (&acc)[kChunkAccumulators], const Tile<E, kChunk, kWidth>& rows,
+template <class E, int kKeyDim, int kCount>
+__device__ inline void mma_rows_state(Accumulator (&acc)[kChunkAccumulators], const Tile<E, kChunk, kKeyDim>& rows,
                                       const FragmentA<E> (&state)[kCount], int first, const Lane& lane) {
 #pragma unroll
   for (int step = 0; step < kCount; ++step) tile_mma<kChunk, false>(acc, state[step], rows, 0, first + 16 * step, lane);
 }
 
 // state += rows^T tile
-template <class E, int kKeyDim, int kWidth>
-__device__ inline void mma_rows_transposed(Accumulator (&state)[kKeyDim / 8], const Tile<E, kChunk, kWidth>& rows,
+template <class E, int kKeyDim>
+__device__ inline void mma_rows_transposed(Accumulator (&state)[kKeyDim / 8], const Tile<E, kChunk, kKeyDim>& rows,
                                            const FragmentA<E> (&tile)[kKSteps], const Lane& lane) {
   constexpr int kWide = kKeyDim < 128 ? kKeyDim : 128;
 #pragma unroll
@@ -197,29 +197,27 @@ void launch_pipeline(const Context& context, const typename Scan::Args& args, co
                     Pipeline::kBytes, args, maps);
 }
 
-template <class Scan, int kKeyDim>
-void launch_copy_engine(const Context& context, const typename Scan::Args& args) {
-  launch_pipeline<Scan, bf16, kKeyDim, CopyEnginePipeline<kKeyDim>>(context, args, scan_maps(args, Scan::values(args)));
-}
 template <class Scan, class E, int kKeyDim>
-void launch_threads(const Context& context, typename Scan::Args args) {
+void launch_key_dim(const Context& context, typename Scan::Args args) {
+  if constexpr (kIsBf16<E> && kKeyDim <= CopyEnginePipeline<kKeyDim>::kMostKeys) {
+    if (fits_copy_engine(context, args, Scan::values(args)))
+      return launch_pipeline<Scan, E, kKeyDim, CopyEnginePipeline<kKeyDim>>(context, args,
+                                                                            scan_maps(args, Scan::values(args)));
+  }
   args.shared = {};
   launch_pipeline<Scan, E, kKeyDim, ThreadPipeline<E, kKeyDim>>(context, args, {});
 }
 
 template <class Scan, class E>
 void launch(const Context& context, const typename Scan::Args& args) {
-  const int keys = args.dims.key_dim;
-  if constexpr (kIsBf16<E>) {
-    if (keys <= kMostCopiedKeys && fits_copy_engine(context, args, Scan::values(args))) {
-      return keys <= 64   ? launch_copy_engine<Scan, 64>(context, args)
-             : keys <= 96 ? launch_copy_engine<Scan, 96>(context, args)
-                          : launch_copy_engine<Scan, 128>(context, args);
-    }
+  switch (padded_key_dim(args.dims.key_dim)) {
+    case 64:
+      return launch_key_dim<Scan, E, 64>(context, args);
+    case 128:
+      return launch_key_dim<Scan, E, 128>(context, args);
+    default:
+      return launch_key_dim<Scan, E, kMaxKeyDim>(context, args);
   }
-  keys <= 64    ? launch_threads<Scan, E, 64>(context, args)
-  : keys <= 128 ? launch_threads<Scan, E, 128>(context, args)
-                : launch_threads<Scan, E, kMaxKeyDim>(context, args);
 }
 
 }  // namespace qdelta::cuda::scan

@@ -15,10 +15,9 @@ namespace qdelta::cuda::scan {
 
 inline constexpr int kWarpgroupThreads = 32 * kWarpTiles;
 
-// Tiles are whole panels wide; of 96 keys half a panel is zeros that nobody reads.
 template <class E, int kKeyDim>
 struct KeyTiles {
-  using Rows = Tile<E, kChunk, (kKeyDim + kBlockV - 1) / kBlockV * kBlockV>;
+  using Rows = Tile<E, kChunk, kKeyDim>;
   Rows q, k;
   static constexpr int kBytes = 2 * Rows::kElements * static_cast<int>(sizeof(E));
 
@@ -246,13 +245,13 @@ struct StageRing {
   }
 };
 
-inline constexpr int kMostCopiedKeys = 128;  // with more of them a state does not fit the registers of a consumer
 template <int kKeyDim>
 class CopyEnginePipeline {
  public:
   static constexpr int kWarpgroups = 2;
   static constexpr int kConsumers = kWarpgroups * kWarpgroupThreads;
   static constexpr int kThreads = kConsumers + kWarpgroupThreads;
+  static constexpr int kMostKeys = 128;  // with more of them a state does not fit the registers of a consumer
   static constexpr int kMinBlocksPerSm = 1;
   using Keys = KeyTiles<bf16, kKeyDim>;
   using Matrices = MatrixTiles<bf16, kWarpgroups>;
@@ -324,6 +323,7 @@ class CopyEnginePipeline {
     const Matrices matrices = this->matrices(done_, at_.warpgroup);
     if (foreign_row_ < kChunk) {
       clear_rows(matrices.values, foreign_row_, at_.warpgroup * kWarpgroupThreads, kWarpgroupThreads);
+      fence_async_proxy();  // the copy engine writes there next
       named_barrier(2 + at_.warpgroup, kWarpgroupThreads);
     }
     return matrices;
@@ -357,7 +357,7 @@ class CopyEnginePipeline {
     const Keys to = keys(n);
     const int q_head = at_.head / dims_.group_size;
 #pragma unroll 1
-    for (int panel = 0; panel < Keys::Rows::kElements / kPanel; ++panel) {
+    for (int panel = 0; panel < kKeyDim / kBlockV; ++panel) {
       const BoxOrigin rows{panel * kBlockV, static_cast<int>(range.first), q_head, static_cast<int>(range.batch)};
       copy_box(to.q.data + panel * kPanel, maps_.q, rows, full);
       copy_box(to.k.data + panel * kPanel, maps_.k, rows, full);

@@ -106,20 +106,13 @@ __device__ inline void wgmma_bf16(float (&c)[8][4], std::uint64_t a, std::uint64
 // the same accumulators must have the same shape.
 template <int kColumns, bool kTransposed>
 __device__ inline void wgmma(Accumulator* acc, const std::uint32_t (&a)[4], std::uint64_t b) {
-  static_assert(kColumns == 64 || kColumns == 96 || kColumns == 128);
+  static_assert(kColumns == 64 || kColumns == 128);
   if constexpr (kColumns == 64) {
     QDELTA_WGMMA_ASM("{ .reg .pred add; setp.ne.b32 add, 1, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
                  "{" QDELTA_OPERANDS_0_TO_9 QDELTA_OPERANDS_10(1) QDELTA_OPERANDS_10(2) "%30, %31}, "
                  "{%32, %33, %34, %35}, %36, add, 1, 1, %37; }"
                  : QDELTA_ACC4(0), QDELTA_ACC4(4)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed ? 1 : 0));
-  } else if constexpr (kColumns == 96) {
-    QDELTA_WGMMA_ASM(
-        "{ .reg .pred add; setp.ne.b32 add, 1, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
-        "{" QDELTA_OPERANDS_0_TO_9 QDELTA_OPERANDS_10(1) QDELTA_OPERANDS_10(2) QDELTA_OPERANDS_10(
-            3) "%40, %41, %42, %43, %44, %45, %46, %47}, {%48, %49, %50, %51}, %52, add, 1, 1, %53; }"
-        : QDELTA_ACC4(0), QDELTA_ACC4(4), QDELTA_ACC4(8)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kTransposed ? 1 : 0));
   } else {
     QDELTA_WGMMA_ASM(
         "{ .reg .pred add; setp.ne.b32 add, 1, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
