@@ -1,6 +1,6 @@
 #include "model/block.h"
 
-#include "kernels/layers.h"
+#include "kernels/fused_layers.h"
 #include "kernels/steps.h"
 #include "model/block_views.h"
 
@@ -83,8 +83,12 @@ void Block::forward(const LayerContext& context, BlockActivations& a, BlockScrat
                     .down = {.x = s.mlp.hidden, .w = down_.matrix_in(weights), .y = out, .add = out}};
   if (step) return mlp_step(device, mlp);
   rms_norm_forward(device, mlp.norm);
-  linear_forward(device, mlp.gate_up);
-  swiglu_forward(device, mlp.swiglu);
+  if (s.is_for_training()) {  // the backward wants gate and up
+    linear_forward(device, mlp.gate_up);
+    swiglu_forward(device, mlp.swiglu);
+  } else {
+    linear_swiglu_forward(device, {.linear = mlp.gate_up, .swiglu = mlp.swiglu});
+  }
   linear_forward(device, mlp.down);
 }
 

@@ -43,6 +43,7 @@ struct BlockScratch {
 
   // All but the MLP's.
   BlockScratch(const ModelConfig& config, const Device& device, const BatchShape& shape, BumpAllocator& memory);
+  [[nodiscard]] bool is_for_training() const { return static_cast<bool>(d_normed); }
   // The gradient of the residual stream as activations: d_stream, written together with `dx`, or `dx` itself.
   [[nodiscard]] ConstTensorView d_stream_of(const TensorView& dx) const { return d_stream ? d_stream : dx; }
 };

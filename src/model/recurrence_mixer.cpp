@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/fused_layers.h"
 #include "kernels/lengths_on_device.h"
 #include "kernels/row_blocks.h"
 #include "kernels/steps.h"
@@ -516,8 +517,7 @@ void RecurrenceMixer::forward(const LayerContext& context, const Forward& args, 
   if (SequencePart* part = context.batch.part; part != nullptr) {
     part->carry_rows(device, context.batch, columns(a.projected, 0, channels()), s.rows_own, a.before);
   }
-  short_conv_forward(device, conv, context.workspace);
-  gates_forward(device, gates(weights, a));
+  conv_gates_forward(device, {.conv = conv, .gates = gates(weights, a)}, context.workspace);
   run_recurrence(context, a, s, state);
   gated_norm_forward(device, out_norm);
   linear_forward(device, out);

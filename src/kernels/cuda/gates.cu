@@ -24,21 +24,9 @@ __device__ void store(const View& view, std::int64_t row, unsigned head, float v
 }
 
 __global__ __launch_bounds__(kBlockThreads) void gates_forward_kernel(GateArgs in) {
-  const std::int64_t index = std::int64_t{blockIdx.x} * kBlockThreads + threadIdx.x;
-  const std::int64_t r = index / in.heads;
   ptx::let_next_begin();
   ptx::wait_for_previous();
-  if (r >= in.rows) return;
-  const auto h = static_cast<unsigned>(index - r * in.heads);
-  const GateInputs inputs = in.inputs_of(r, h);
-  const GateWeights weights = in.weights_of(h);
-  if (in.a.data != nullptr) {
-    const float step = in.step_of(inputs.a, weights);
-    store(in.g, r, h, in.g_of(step, weights));
-    if (in.step_is_beta) store(in.beta, r, h, step);
-  }
-  if (in.b.data != nullptr) store(in.beta, r, h, in.beta_of(inputs.b));
-  if (in.l.data != nullptr) store(in.lambda, r, h, in.lambda_of(inputs.l, weights));
+  store_gates(in, std::int64_t{blockIdx.x} * kBlockThreads + threadIdx.x);
 }
 
 // A block has some rows of up to kBlockThreads heads; its threads are [row_groups][heads].
@@ -114,6 +102,8 @@ __global__ __launch_bounds__(kBlockThreads) void gates_reduce_kernel(const float
   *dlambda_bias += sum;
 }
 
+}  // namespace
+
 void check_gates(const GatesForward& args) {
   const Shape shape = any_gate(args).shape;
   const auto pair = [&](const ConstTensorView& in, const char* in_name, const ConstTensorView& out, const char* name) {
@@ -132,8 +122,6 @@ void check_gates(const GatesForward& args) {
   }
   if (args.lambda_bias) check_vector(args.lambda_bias, 1, "lambda_bias");
 }
-
-}  // namespace
 
 void gates_forward(const Context& context, const GatesForward& args) {
   if (!any_gate(args)) return;

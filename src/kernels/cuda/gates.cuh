@@ -46,6 +46,25 @@ struct GateArgs {
   }
 };
 
+// Computes the gate of that index, of all rows and heads.
+__device__ inline void store_gates(const GateArgs& in, std::int64_t index) {
+  const std::int64_t r = index / in.heads;
+  if (r >= in.rows) return;
+  const auto h = static_cast<unsigned>(index - r * in.heads);
+  const GateInputs inputs = in.inputs_of(r, h);
+  const GateWeights weights = in.weights_of(h);
+  const auto store = [&](const Rows<RuntimeType>& to, float value) { to.set(r * to.ld + h, value); };
+  if (in.a.data != nullptr) {
+    const float step = in.step_of(inputs.a, weights);
+    store(in.g, in.g_of(step, weights));
+    if (in.step_is_beta) store(in.beta, step);
+  }
+  if (in.b.data != nullptr) store(in.beta, in.beta_of(inputs.b));
+  if (in.l.data != nullptr) store(in.lambda, in.lambda_of(inputs.l, weights));
+}
+
+void check_gates(const GatesForward& args);
+
 // Missing where all of its inputs are.
 inline const ConstTensorView& any_gate(const GatesForward& args) { return args.a ? args.a : args.b ? args.b : args.l; }
 

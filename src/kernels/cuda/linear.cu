@@ -1,9 +1,11 @@
 // y = add + x w^T;  dx = dy w;  dw += dy^T x: cuBLASLt with float32 accumulation, and true float32 products where the
 // operands are float32 (never tf32). For a single row y = x w^T is bound by reading w: a GEMV kernel. Under RowsAlone
 // (row_blocks.h) it is that, too, or a step's product (step_product.cuh).
+#include "kernels/cuda/fused_layers.h"
 #include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/matmul_cache.h"
+#include "kernels/cuda/short_product.h"
 #include "kernels/cuda/steps.h"
 #include "kernels/row_blocks.h"
 
@@ -72,6 +74,24 @@ std::int64_t stride_of(const ConstTensorView& view) {
   return view.extent(0) > 1 ? view.step(0) : std::max<std::int64_t>(view.step(0), view.extent(1));
 }
 
+// Of c = add + op(a) op(b).
+MatmulShape shape_of(const ConstTensorView& a, bool transpose_a, const ConstTensorView& b, bool transpose_b,
+                     const TensorView& c, const ConstTensorView& add) {
+  MatmulShape p;
+  p.rows = c.extent(0);
+  p.cols = c.extent(1);
+  p.inner = a.extent(transpose_a ? 0 : 1);
+  p.a = {stride_of(a), transpose_a};
+  p.b = {stride_of(b), transpose_b};
+  p.ldc = stride_of(c);
+  p.ld_add = add ? stride_of(add) : p.ldc;
+  p.in = a.dtype;
+  p.out = c.dtype;
+  p.alignment = std::min({alignment_of(a), alignment_of(b), alignment_of(c), add ? alignment_of(add) : 16});
+  p.rows_alone = RowBlocks::fixed() || RowsAlone::wanted();
+  return p;
+}
+
 // c = add + op(a) op(b); add may be c, or missing.
 void matmul(const Context& context, const ConstTensorView& a, bool transpose_a, const ConstTensorView& b,
             bool transpose_b, const TensorView& c, const ConstTensorView& add) {
@@ -90,19 +110,8 @@ void matmul(const Context& context, const ConstTensorView& a, bool transpose_a, 
     }
     return;
   }
-  MatmulShape p;
-  p.rows = c.extent(0);
-  p.cols = c.extent(1);
-  p.inner = inner;
-  p.a = {stride_of(a), transpose_a};
-  p.b = {stride_of(b), transpose_b};
-  p.ldc = stride_of(c);
-  p.ld_add = add ? stride_of(add) : p.ldc;
-  p.in = a.dtype;
-  p.out = c.dtype;
-  p.alignment = std::min({alignment_of(a), alignment_of(b), alignment_of(c), add ? alignment_of(add) : 16});
-  p.rows_alone = RowBlocks::fixed() || RowsAlone::wanted();
-  context.matmul_cache().run(context, p, a.data, b.data, add.data, c.data);
+  context.matmul_cache().run(context, shape_of(a, transpose_a, b, transpose_b, c, add), a.data, b.data, add.data,
+                             c.data);
 }
 
 void check_linear(const ConstTensorView& x, const ConstTensorView& w, const ConstTensorView& y, const char* name) {
@@ -130,6 +139,22 @@ void linear_forward(const Context& context, const LinearForward& args) {
     if ((RowsAlone::wanted() || args.x.extent(0) == 1) && fits_gemv(args)) return gemv(context, args);
   }
   matmul(context, args.x, false, args.w, true, args.y, args.add);
+}
+
+bool fits_linear_swiglu(const Context& context, const LinearSwigluForward& args) {
+  const auto& [x, w, y, add] = args.linear;
+  check_linear(x, w, y, "y");
+  const TensorView& out = args.swiglu.y;
+  const std::int64_t width = y.extent(1) / 2;
+  return RowBlocks::fixed() && !add && x.shape.elements() > 0 && y.dtype == DType::bf16 && out.dtype == DType::bf16 &&
+         2 * width == y.extent(1) && out.shape == Shape{y.extent(0), width} && out.step(1) == 1 &&
+         context.matmul_cache().is_short_product(context, shape_of(x, false, w, true, y, {}));
+}
+
+void linear_swiglu_forward(const Context& context, const LinearSwigluForward& args) {
+  const auto& [x, w, y, add] = args.linear;
+  short_swiglu_product(context, shape_of(x, false, w, true, y, {}), x.data, w.data, args.swiglu.y.data,
+                       stride_of(args.swiglu.y));
 }
 
 void linear_backward(const Context& context, const LinearBackward& args) {

@@ -67,7 +67,7 @@ struct ManyRows {
   static constexpr int kThreads = 128 * kWarpgroups;
   static constexpr int kPassRows = kThreads / kPanelPacks;
   static constexpr int kBlocks = kClusters ? kSlices : 1;  // of a cluster
-  static constexpr int kOutputs = kAfter == After::swiglu ? kTile / 2 : kTile;
+  static constexpr int kOutputs = kIsSwiglu<kAfter> ? kTile / 2 : kTile;
   static constexpr int kGroups = kPart / 8;
   // Two panels to a stage are fewer barriers; of short slices there are few stages anyway.
   static constexpr int kPanels = kSlices == 1 || kRows > 32 ? 2 : 1;
@@ -100,7 +100,7 @@ struct ManyRows {
     const int left = a.outputs - tile * kOutputs;
     x = static_cast<const bf16*>(a.x) + min(first_row + row, a.rows - 1) * a.x_ld + c;
     weights = weight_row(row) + c;
-    if constexpr (kAfter == After::swiglu) {
+    if constexpr (kIsSwiglu<kAfter>) {
       weights_between = kPassRows / 2 * a.w_ld;
       weight_rows = left / 8 * 16 + (left % 8 > row % 8 ? 16 : 0);
     } else {
@@ -110,7 +110,7 @@ struct ManyRows {
   }
   // Row `row` of the tile; of those beyond the last, another one.
   [[nodiscard]] __device__ const bf16* weight_row(int row) const {
-    if constexpr (kAfter == After::swiglu) {  // of 16 rows 8 are gate's, then 8 up's
+    if constexpr (kIsSwiglu<kAfter>) {  // of 16 rows 8 are gate's, then 8 up's
       const int o = tile * kOutputs + row / 16 * 8 + row % 8;
       return a.w + (min(o, a.outputs - 1) + (row % 16 < 8 ? 0 : a.outputs)) * a.w_ld;
     } else {
@@ -279,10 +279,10 @@ struct ManyRows {
         if constexpr (kAfter == After::conv) taps[e] = ConvTap(a, r, o + e);
         if (kAfter == After::nothing && a.add.data != nullptr) add[e] = a.add.get(r * a.add.ld + o + e);
       }
-      const int at = kAfter == After::swiglu ? u / 8 * 16 + u % 8 : u;
+      const int at = kIsSwiglu<kAfter> ? u / 8 * 16 + u % 8 : u;
       const Vector value = total(row, at);
       Vector up{};
-      if constexpr (kAfter == After::swiglu) up = total(row, at + 8);
+      if constexpr (kIsSwiglu<kAfter>) up = total(row, at + 8);
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
         if (o + e < a.outputs) store_output<kAfter>(a, r, o + e, taps[e], value[e], up[e], add[e]);

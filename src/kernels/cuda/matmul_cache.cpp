@@ -167,10 +167,13 @@ bool MatmulCache::has_bits_of_short_product(const Context& context, const Matmul
   return same;
 }
 
+bool MatmulCache::is_short_product(const Context& context, const MatmulShape& shape) {
+  return shape.rows_alone && fits_short_product(context, shape) && has_bits_of_short_product(context, shape);
+}
+
 void MatmulCache::run(const Context& context, const MatmulShape& shape, const void* a, const void* b, const void* add,
                       void* c) {
-  if (shape.rows_alone && fits_short_product(context, shape) && has_bits_of_short_product(context, shape))
-    return short_product(context, shape, a, b, add, c);
+  if (is_short_product(context, shape)) return short_product(context, shape, a, b, add, c);
   std::unique_ptr<Matmul>& matmul = matmuls_[shape];
   if (matmul == nullptr) matmul = std::make_unique<Matmul>(context, shape);
   const double flop =

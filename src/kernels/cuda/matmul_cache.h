@@ -37,6 +37,8 @@ class MatmulCache {
   ~MatmulCache();
   // `add` may be c, or null.
   void run(const Context& context, const MatmulShape& shape, const void* a, const void* b, const void* add, void* c);
+  // Whether that is a product of short_product.h.
+  [[nodiscard]] bool is_short_product(const Context& context, const MatmulShape& shape);
 
  private:
   struct Matmul;

@@ -6,6 +6,8 @@
 // none is moved; the next tokens are on their way. The tokens just before a tile (in the backward also those just after
 // it) are read twice. Single tokens with a state (decoding) have a kernel of their own.
 #include "kernels/cuda/evicted_inputs.cuh"
+#include "kernels/cuda/fused_layers.h"
+#include "kernels/cuda/gates.cuh"
 #include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/layers.h"
 #include "kernels/cuda/overlapped_launch.cuh"
@@ -142,14 +144,54 @@ struct ConvForwardArgs {
   ConvStates states;
   std::int64_t channels;
   int rows, tile, taps;
+  bool updates_states;  // of a single sequence: only its first tile reads the state, and may then write it
 };
 
-// The states are only read.
+// The state of a sequence after its tokens, of N channels from c on: the last taps - 1 inputs; of a short sequence some
+// come from the old state.
+template <int N, class T>
+__device__ void update_state(const ConvForwardArgs<T>& a, std::int64_t n, std::int64_t state, std::int64_t c) {
+  if (state < 0) return;
+  const std::int64_t end = a.sequences.offsets[n + 1];
+  const std::int64_t length = end - a.sequences.offsets[n];
+  constexpr int kAtOnce = 4;  // loaded together, and only then stored: a load behind a store would wait for it
+  for (int first = 0; first < a.taps - 1; first += kAtOnce) {
+    float values[kAtOnce][N] = {};
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int j = first + i;
+      const std::int64_t back = a.taps - 1 - j;  // from the end
+      if (back <= 0) break;
+      if (back <= length) {
+        const auto input = a.x.template load<N>(end - back, c);
+#pragma unroll
+        for (int e = 0; e < N; ++e) values[i][e] = input[e];
+      } else {
+#pragma unroll
+        for (int e = 0; e < N; ++e) values[i][e] = a.states.data.get(state + (j + length) * a.states.data.ld + c + e);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i >= a.taps - 1) break;
+#pragma unroll
+      for (int e = 0; e < N; ++e) a.states.data.set(state + (first + i) * a.states.data.ld + c + e, values[i][e]);
+    }
+  }
+}
+
+// The blocks behind those of the convolution compute gates.
 template <class T, int W, int N>
-__global__ __launch_bounds__(kConvThreads, kForwardBlocksPerSm) void conv_forward_kernel(ConvForwardArgs<T> a) {
+__global__ __launch_bounds__(kConvThreads, kForwardBlocksPerSm) void conv_forward_kernel(ConvForwardArgs<T> a,
+                                                                                         GateArgs gates,
+                                                                                         unsigned conv_blocks) {
+  ptx::let_next_begin();
+  if (blockIdx.x >= conv_blocks) {
+    ptx::wait_for_previous();
+    return store_gates(gates, std::int64_t{blockIdx.x - conv_blocks} * kConvThreads + threadIdx.x);
+  }
   const Tile<N> tile(a.channels, a.rows, a.tile);
   const std::int64_t c = tile.channel;
-  ptx::let_next_begin();
   if (c >= a.channels) return;
   const Weights<W, N> weights(a.weight, a.bias, c, a.taps);
   Ring<W, N> ring;
@@ -191,6 +233,7 @@ __global__ __launch_bounds__(kConvThreads, kForwardBlocksPerSm) void conv_forwar
     }
     begin = end;
   }
+  if (a.updates_states && tile.index == 0) update_state<N>(a, 0, a.states.of(0), c);
 }
 
 // A few tokens for each sequence: a block processes one sequence and stores its state.
@@ -261,32 +304,14 @@ __global__ __launch_bounds__(kConvThreads) void conv_step_kernel(ConvForwardArgs
   }
 }
 
-// The states after conv_forward_kernel: the last taps - 1 inputs; of a short sequence some come from the old state.
+// The states after conv_forward_kernel.
 __global__ __launch_bounds__(kConvThreads) void conv_update_states_kernel(ConvForwardArgs<RuntimeType> a) {
   const std::int64_t c = std::int64_t{blockIdx.y} * kConvThreads + threadIdx.x;
   const std::int64_t n = blockIdx.x;
   ptx::let_next_begin();
   const std::int64_t at = a.states.of(n);
-  const std::int64_t end = a.sequences.offsets[n + 1];
-  const std::int64_t length = end - a.sequences.offsets[n];
   ptx::wait_for_previous();
-  if (c >= a.channels || at < 0) return;
-  constexpr int kAtOnce = 4;  // loaded together, and only then stored: a load behind a store would wait for it
-  for (int first = 0; first < a.taps - 1; first += kAtOnce) {
-    float values[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int j = first + i;
-      const std::int64_t back = a.taps - 1 - j;  // from the end
-      const float input = a.x.get_if((end - back) * a.x.ld + c, back > 0 && back <= length);
-      const float before = a.states.data.get_if(at + (j + length) * a.states.data.ld + c, back > length);
-      values[i] = back <= length ? input : before;
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i < a.taps - 1) a.states.data.set(at + (first + i) * a.states.data.ld + c, values[i]);
-    }
-  }
+  if (c < a.channels) update_state<1>(a, n, at, c);
 }
 
 // The inputs of a state that are not older than the tokens to take back give way to those that left it.
@@ -531,7 +556,55 @@ std::int64_t backward_tiles(std::int64_t rows, std::int64_t channels) {
 
 }  // namespace
 
-void short_conv_forward(const Context& context, const ShortConvForward& args) {
+namespace {
+
+// A few tokens with a state: a kernel of its own.
+bool is_step(const ShortConvForward& args) {
+  return args.state && args.x.extent(0) <= kShortSequence * (static_cast<std::int64_t>(args.offsets.size()) - 1);
+}
+
+template <class T>
+ConvForwardArgs<T> forward_args(const ShortConvForward& args, const ConvStates& states) {
+  const std::int64_t rows = args.x.extent(0);
+  const std::int64_t channels = args.weight.extent(0);
+  const auto sequences = static_cast<int>(args.offsets.size()) - 1;
+  const auto taps = static_cast<int>(args.weight.extent(1));
+  const auto tile = static_cast<int>(forward_tile(rows, channels));
+  return {.x = as_rows<T>(args.x),
+          .y = as_rows<T>(args.y),
+          .weight = floats(args.weight),
+          .bias = floats(args.bias),
+          .sequences = {args.offsets.data(), sequences},
+          .states = states,
+          .channels = channels,
+          .rows = static_cast<int>(rows),
+          .tile = tile,
+          .taps = taps,
+          .updates_states = args.state && sequences == 1 && taps <= kMinTile};  // no other tile begins that early
+}
+
+void conv_steps(const Context& context, const ShortConvForward& args, const ConvStates& states,
+                const EvictedInputs& evicted) {
+  const bool vectors = args.state.dtype == DType::f32 && args.state.step(0) % 4 == 0 && args.state.step(1) % 4 == 0 &&
+                       aligned(4, {args.x, args.y}) && reinterpret_cast<std::uintptr_t>(args.state.data) % 16 == 0;
+  dispatch_conv<4>(args.x.dtype, args.weight.extent(1), vectors, [&](auto type, auto width, auto access) {
+    using T = typename decltype(type)::type;
+    using S = std::conditional_t<std::is_same_v<T, RuntimeType>, RuntimeType, float>;
+    constexpr int N = decltype(access)::value;
+    Rows<S> state;
+    if constexpr (std::is_same_v<S, RuntimeType>) {
+      state = states.data;
+    } else {
+      state = {static_cast<float*>(states.data.data), states.data.ld};
+    }
+    const dim3 grid(static_cast<unsigned>(args.offsets.size() - 1),
+                    blocks_for(args.weight.extent(0), kConvThreads * N));
+    launch_overlapped(context, "short_conv_step", conv_step_kernel<T, S, decltype(width)::value, N>, grid, kConvThreads,
+                      0, forward_args<T>(args, states), state, evicted);
+  });
+}
+
+void conv_forward(const Context& context, const ShortConvForward& args, const GateArgs& gates) {
   check_conv(args.x, args.weight, args.bias, args.offsets);
   check_matrix(args.y, args.x.shape, "y");
   check_same_type("short_conv", args.x, {args.y});
@@ -539,57 +612,41 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
   const std::int64_t channels = args.weight.extent(0);
   const std::int64_t taps = args.weight.extent(1);
   const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
-  const std::int64_t tile = forward_tile(rows, channels);
   const ConvStates states = states_of(args);
-  require(!args.evicted || (args.state && rows <= kShortSequence * sequences),
+  require(!args.evicted || is_step(args),
           "short_conv: what leaves a state is kept for a few tokens only, not {} of {} sequences", rows, sequences);
   const EvictedInputs evicted = evicted_inputs(args.evicted, args.state);
   if (rows == 0 || channels == 0 || sequences == 0) return;
-  const auto arguments = [&](auto type) {
-    using T = typename decltype(type)::type;
-    return ConvForwardArgs<T>{.x = as_rows<T>(args.x),
-                              .y = as_rows<T>(args.y),
-                              .weight = floats(args.weight),
-                              .bias = floats(args.bias),
-                              .sequences = {args.offsets.data(), static_cast<int>(sequences)},
-                              .states = states,
-                              .channels = channels,
-                              .rows = static_cast<int>(rows),
-                              .tile = static_cast<int>(tile),
-                              .taps = static_cast<int>(taps)};
-  };
-  if (args.state && rows <= kShortSequence * sequences) {
-    const bool vectors = args.state.dtype == DType::f32 && args.state.step(0) % 4 == 0 && args.state.step(1) % 4 == 0 &&
-                         aligned(4, {args.x, args.y}) && reinterpret_cast<std::uintptr_t>(args.state.data) % 16 == 0;
-    dispatch_conv<4>(args.x.dtype, taps, vectors, [&](auto type, auto width, auto access) {
-      using T = typename decltype(type)::type;
-      using S = std::conditional_t<std::is_same_v<T, RuntimeType>, RuntimeType, float>;
-      constexpr int N = decltype(access)::value;
-      Rows<S> state;
-      if constexpr (std::is_same_v<S, RuntimeType>) {
-        state = states.data;
-      } else {
-        state = {static_cast<float*>(states.data.data), states.data.ld};
-      }
-      const dim3 grid(static_cast<unsigned>(sequences), blocks_for(channels, kConvThreads * N));
-      launch_overlapped(context, "short_conv_step", conv_step_kernel<T, S, decltype(width)::value, N>, grid,
-                        kConvThreads, 0, arguments(type), state, evicted);
-    });
-    return;
-  }
+  if (is_step(args)) return conv_steps(context, args, states, evicted);
   const bool vectors = aligned(args.x.dtype == DType::bf16 ? kForwardChannels : 4, {args.x, args.y});
   dispatch_conv<kForwardChannels>(args.x.dtype, taps, vectors, [&](auto type, auto width, auto access) {
     using T = typename decltype(type)::type;
     constexpr int N = decltype(access)::value;
+    const auto a = forward_args<T>(args, states);
+    const unsigned conv_blocks = blocks_for(rows, a.tile) * blocks_for(channels, kConvThreads * N);
     launch_overlapped(context, "short_conv_forward", conv_forward_kernel<T, decltype(width)::value, N>,
-                      blocks_for(rows, tile) * blocks_for(channels, kConvThreads * N), kConvThreads, 0,
-                      arguments(type));
+                      conv_blocks + blocks_for(gates.rows * gates.heads, kConvThreads), kConvThreads, 0, a, gates,
+                      conv_blocks);
   });
-  if (args.state && taps > 1) {
+  const auto a = forward_args<RuntimeType>(args, states);
+  if (args.state && taps > 1 && !a.updates_states) {
     const dim3 grid(static_cast<unsigned>(sequences), blocks_for(channels, kConvThreads));
-    launch_overlapped(context, "short_conv_states", conv_update_states_kernel, grid, kConvThreads, 0,
-                      arguments(TypeTag<RuntimeType>()));
+    launch_overlapped(context, "short_conv_states", conv_update_states_kernel, grid, kConvThreads, 0, a);
   }
+}
+
+}  // namespace
+
+void short_conv_forward(const Context& context, const ShortConvForward& args) { conv_forward(context, args, {}); }
+
+bool fits_conv_gates(const ConvGatesForward& args) {
+  return any_gate(args.gates) && any_gate(args.gates).shape.elements() > 0 && args.conv.x.shape.elements() > 0 &&
+         !is_step(args.conv);
+}
+
+void conv_gates_forward(const Context& context, const ConvGatesForward& args) {
+  check_gates(args.gates);
+  conv_forward(context, args.conv, gate_args(args.gates));
 }
 
 void short_conv_undo(const Context& context, const ShortConvUndo& args) {

@@ -14,5 +14,8 @@ namespace qdelta::cuda {
 // `add` may be c, or null.
 void short_product(const Context& context, const MatmulShape& shape, const void* a, const void* b, const void* add,
                    void* c);
+// y = silu(z) u, [z u] = a b^T rounded to bfloat16, which y is, too; ld: between its rows.
+void short_swiglu_product(const Context& context, const MatmulShape& shape, const void* a, const void* b, void* y,
+                          std::int64_t ld);
 
 }  // namespace qdelta::cuda

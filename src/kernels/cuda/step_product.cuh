@@ -26,7 +26,14 @@ inline constexpr int kMostTaps = 4;       // of the convolution
 inline constexpr int kHeadPacks = 2;      // of 8 elements: what a lane has of a head's row in a gated norm
 
 enum class Before { nothing, norm, gated_norm };
-enum class After { nothing, conv, swiglu };
+enum class After {
+  nothing,
+  conv,
+  swiglu,
+  rounded_swiglu  // of gate and up as they would be in memory, in bfloat16
+};
+template <After kAfter>
+inline constexpr bool kIsSwiglu = kAfter == After::swiglu || kAfter == After::rounded_swiglu;
 
 struct StepProductArgs {
   const void* x;  // float32 before a norm, else bfloat16
@@ -193,6 +200,10 @@ struct ConvTap {
 template <After kAfter>
 __device__ void store_output(const StepProductArgs& a, int r, int o, ConvTap& tap, float value, float up, float add) {
   if constexpr (kAfter == After::swiglu) value *= sigmoid(value) * up;
+  if constexpr (kAfter == After::rounded_swiglu) {  // as in swiglu.cu
+    const auto gate = static_cast<float>(bf16(value));
+    value = gate * sigmoid(gate) * static_cast<float>(bf16(up));
+  }
   if constexpr (kAfter == After::conv) {
     if (o < a.channels) return a.conv_y.set(r * a.conv_y.ld + o, tap.next(a, static_cast<float>(bf16(value))));
   }
