@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "cli/cli.h"
 #include "cli/generate_common.h"
@@ -71,7 +72,6 @@ class Conversation {
     const std::vector<std::int32_t> tokens = has_template() ? next_of_chat(line) : next_of_text(line);
     if (tokens.empty()) return;
     reading_.add(tokens);
-    read_.insert(read_.end(), tokens.begin(), tokens.end());
     const std::vector<Generated> results =
         generator_.generate({tokens}, options_, {0}, [](std::size_t, const std::string& text) {
           fmt::print("{}", text);
@@ -133,14 +133,14 @@ class Conversation {
       throw;
     }
     const bool continues = all.size() > read_.size() && std::equal(read_.begin(), read_.end(), all.begin());
-    if (continues && !read_.empty()) {
-      all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(read_.size()));
-      return reading_.continued(std::move(all));
+    if (!continues) {
+      states_.clear(0);
+      reading_ = {};
+      read_.clear();
     }
-    states_.clear(0);
-    reading_ = {};
-    read_.clear();
-    return all;
+    const std::size_t known = std::exchange(read_, all).size();
+    all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(known));
+    return reading_.continued(std::move(all));
   }
   std::vector<std::int32_t> next_of_text(const std::string& line) {
     return reading_.continued(encode_prompt(*loaded_.tokenizer, line, flags_.bos && reading_.nothing()));

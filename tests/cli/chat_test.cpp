@@ -1,4 +1,5 @@
 // `qdelta chat`: turns, commands, the system message, and a terminal whose lines can be edited.
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <pty.h>
 #include <sys/ioctl.h>
@@ -122,6 +123,19 @@ TEST_F(Chat, IsKeptAndGoesOn) {
     const std::string loaded = said("something else\n/load " + file + "\nand then\n");
     EXPECT_TRUE(contains(loaded, "> " + whole[1] + "\n")) << loaded;
     EXPECT_EQ(answers("and then\n", {"--load-state", file})[0], whole[1]);
+  }
+}
+
+// From the second turn on a turn begins with the last token of the answer before, which the conversation has only once.
+TEST_F(Chat, IsKeptAfterAnyTurn) {
+  give_template();
+  const std::string file = folder_.file("talk");
+  std::string typed;
+  for (std::size_t turn = 1; turn <= 4; ++turn) {
+    typed += fmt::format("line {}\n", turn);
+    static_cast<void>(said(typed + "/save " + file + "\n"));
+    const std::vector<std::string> whole = answers(typed + "and then\n");
+    EXPECT_EQ(answers("and then\n", {"--load-state", file}).front(), whole.at(turn)) << turn;
   }
 }
 
