@@ -311,6 +311,7 @@ TEST_F(TrainConfig, ValuesThatMakeNoSenseAreNamed) {
       {{"sample-every", "-1"}, {"--sample-every", "-1"}},
       {{"sample-prompt", "the"}, {"--sample-prompt", "--sample-every"}},
       {{"device", "tpu"}, {"tpu", "cpu"}},
+      {{"device", "cuda:99999999999"}, {"cuda:99999999999", "cuda:N"}},
       {{"dtype", "f16"}, {"f16", "bf16"}},
       {{"dtype", "bf16"}, {"bf16", "--device"}},
       {{"tokenizer", "nothing"}, {"nothing"}},
