@@ -10,6 +10,7 @@
 #include "cli/recompute_flag.h"
 #include "cli/several_values.h"
 #include "cli/validators.h"
+#include "data/mqar.h"
 
 namespace qdelta {
 
@@ -78,6 +79,15 @@ std::string TrainingFlags::warmup_note() const {
   return fmt::format("Warm-up of {} steps, a tenth of {}; --warmup says otherwise.", warmup, steps);
 }
 
+std::int64_t TrainingFlags::row_tokens() const {
+  if (mqar.empty()) return seq_len;
+  std::int64_t longest = 0;
+  for (const MqarTask& task : mqar_tasks_of(mqar, rewrites, mqar_training_tasks)) {
+    longest = std::max(longest, task.length);
+  }
+  return longest;
+}
+
 LearningRateSchedule TrainingFlags::schedule() const {
   return {lr, warmup, steps, min_lr_ratio, schedule_named(schedule_kind), decay_steps};
 }
@@ -132,7 +142,7 @@ void TrainingFlags::add_to(CLI::App& command) {
       ->capture_default_str();
   add("Data", "--context-len", context_len, "And after so many tokens at the latest; 0: no such limit")
       ->capture_default_str();
-  add("Data", "--validation-rows", validation_rows, "Rows to validate on")->capture_default_str();
+  add("Data", "--validation-rows", validation_rows, "Rows to validate on; 0: all")->capture_default_str();
 
   model.add_to(command);
 
