@@ -95,6 +95,17 @@ TEST_F(TrainInterrupted, CtrlCFinishesTheStepSavesAndSaysHowToGoOn) {
   expect_same_run("stopped");
 }
 
+TEST_F(TrainInterrupted, CtrlCEndsTheDemoAsItDoesARun) {
+  const std::string out = folder_.file("demo");
+  Program program({"demo", "--steps", "100000", "--out", out});
+  ASSERT_TRUE(wait_until([&] { return lines_in(log_of(out + "/q_delta-1")) > 0; }));
+  program.send(SIGINT);
+  const RunResult result = program.wait();
+  EXPECT_EQ(result.status, 130) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_TRUE(contains(result.out, "Stopped; what was trained so far is in " + out)) << result.out;
+}
+
 // As timeout(1) does it: to the program, and then to the group that it is in.
 TEST_F(TrainInterrupted, TheSameSignalTwiceInARowIsOneWish) {
   // A step takes longer than what lies between the two.
