@@ -166,6 +166,15 @@ TEST_F(Chat, AConversationThatCannotBeLoadedChangesNothing) {
   }
 }
 
+TEST_F(Chat, AmongSeveralTemplatesTheDefaultCounts) {
+  const auto give = [&](const char* templates) { write_file(model() + "/tokenizer_config.json", templates); };
+  give(R"({"chat_template": [{"name": 5, "template": "a"}, {"template": "b"}]})");
+  EXPECT_TRUE(contains(said("the river\n"), "has no chat template"));
+  give(
+      R"({"chat_template": [{"name": 5, "template": "a"}, {"name": "default", "template": "{{ messages[0].content }}"}]})");
+  EXPECT_FALSE(contains(said("the river\n"), "has no chat template"));
+}
+
 // Ctrl-A goes to the beginning of a line, Ctrl-P to the line before.
 TEST_F(Chat, LinesCanBeEditedAtATerminal) {
   const std::string out = said("help\x01/\r\x10\r/quit\r", {}, true);
