@@ -132,7 +132,8 @@ class Conversation {
       messages_.erase(messages_.size() - 1);
       throw;
     }
-    const bool continues = all.size() > read_.size() && std::equal(read_.begin(), read_.end(), all.begin());
+    const bool continues =
+        !read_.empty() && all.size() > read_.size() && std::equal(read_.begin(), read_.end(), all.begin());
     if (!continues) {
       states_.clear(0);
       reading_ = {};
@@ -182,6 +183,7 @@ bool take(Conversation& conversation, const std::string& line) {
 void run_chat(ChatFlags& flags) {
   flags.options.sampling.check();
   require(flags.options.max_tokens > 0, "max-tokens is {}, expected at least 1", flags.options.max_tokens);
+  check_save_state(flags);
   const Loaded loaded(flags);
   Conversation conversation(flags, loaded, flags.device.open());
   fmt::print("{}; it remembers everything so far in its state.\n/help lists the commands, /quit or Ctrl-D ends.\n",

@@ -5,6 +5,7 @@
 #include "cli/model_folder.h"
 #include "cli/several_values.h"
 #include "cli/validators.h"
+#include "io/atomic_file.h"
 #include "model/checkpoint.h"
 
 namespace qdelta {
@@ -15,6 +16,11 @@ Loaded::Loaded(GenerateFlags& flags)
   require(tokenizer->vocab_size() <= model->config().vocab_size,
           "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
           tokenizer->vocab_size(), model->config().vocab_size);
+}
+
+void check_save_state(const GenerateFlags& flags) {
+  if (flags.save_state.empty()) return;
+  const AtomicFile probe(flags.save_state);  // leaves no trace
 }
 
 void add_generation_flags(CLI::App& command, GenerateFlags& flags, const std::string& max_tokens,
