@@ -211,7 +211,7 @@ void add_analyze(CLI::App& app) {
   command->add_option("--heads", flags->heads, "Likewise. Default: all");
   command
       ->add_option("--history", flags->history,
-                   "Follow each key through so many tokens of a sequence; the time grows with its square")
+                   "Tokens of a sequence that each key is followed through; the time grows with its square")
       ->capture_default_str();
   flags->device.add_to(*command);
   command->footer(

@@ -31,10 +31,16 @@ void add_generation_flags(CLI::App& command, GenerateFlags& flags, const std::st
   SamplingOptions& sampling = flags.options.sampling;
   command.add_option("--temperature", sampling.temperature, "0: always the most likely token")->capture_default_str();
   command.add_option("--top-k", sampling.top_k, "Only the k most likely tokens; 0: all")->capture_default_str();
-  command.add_option("--top-p", sampling.top_p, "Only the most likely that together reach p")->capture_default_str();
-  command.add_option("--min-p", sampling.min_p, "Only those at least so likely, relative to the most likely")
+  command
+      .add_option("--top-p", sampling.top_p, "Only the most likely tokens whose probabilities together reach p; 1: all")
       ->capture_default_str();
-  command.add_option("--repetition-penalty", sampling.repetition_penalty, "Above 1: avoid tokens already used")
+  command
+      .add_option("--min-p", sampling.min_p,
+                  "Only tokens at least this likely, relative to the most likely one; 0: all")
+      ->capture_default_str();
+  command
+      .add_option("--repetition-penalty", sampling.repetition_penalty,
+                  "Above 1: avoid tokens that were used already; 1: no penalty")
       ->capture_default_str();
   command.add_option("--seed", sampling.seed, seed)->capture_default_str()->check(whole_number());
   several_values(

@@ -138,9 +138,11 @@ void TrainingFlags::add_to(CLI::App& command) {
   add("Data", "--curriculum", curriculum,
       "Sequence lengths to begin with, TOKENS:STEPS each: 256:500 512:500 has sequences of 256 for 500 steps, then of "
       "512, then whole rows");
-  add("Data", "--reset-at-documents", reset_at_documents, "true: the state is empty at the start of a document")
+  add("Data", "--reset-at-documents", reset_at_documents,
+      "true: a sequence ends with its document, and the state is empty at the start of the next")
       ->capture_default_str();
-  add("Data", "--context-len", context_len, "And after so many tokens at the latest; 0: no such limit")
+  add("Data", "--context-len", context_len,
+      "Most tokens of a sequence, after which the state is empty again; 0: no limit")
       ->capture_default_str();
   add("Data", "--validation-rows", validation_rows, "Rows to validate on; 0: all")->capture_default_str();
 
@@ -174,7 +176,7 @@ void TrainingFlags::add_to(CLI::App& command) {
   add("Training", "--save-every", run.save_every, "Steps between checkpoints; 0: at each validation")
       ->capture_default_str();
   add("Training", "--keep", run.keep, "Checkpoints to keep")->capture_default_str();
-  add("Training", "--patience", run.patience, "Stop after so many validations without a better one; 0: never")
+  add("Training", "--patience", run.patience, "Stop after this many validations without a better one; 0: never")
       ->capture_default_str();
   add("Training", "--target-accuracy", run.target_accuracy, "Stop when the validation accuracy reaches it; 0: never")
       ->capture_default_str();
