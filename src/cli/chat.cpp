@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "cli/cli.h"
@@ -88,10 +87,7 @@ class Conversation {
   void save(const std::string& path) const {
     save_state(path, *loaded_.model, states_, 0, reading_.info);
     if (has_template()) {
-      AtomicFile file(path + ".json");
-      const std::string text = ordered_json{{"messages", messages_}, {"tokens", read_}}.dump(2) + "\n";
-      file.write(std::as_bytes(std::span(text)));
-      file.commit();
+      write_whole(path + ".json", ordered_json{{"messages", messages_}, {"tokens", read_}}.dump(2) + "\n");
     }
     fmt::print(stderr, "kept the state after {} tokens in {}\n", reading_.length(), path);
   }

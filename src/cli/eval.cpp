@@ -152,10 +152,7 @@ struct Evaluation {
     flags.model = model_folder(flags.model);
     model = load_model(flags.model);
     if (!chosen.reads_text()) return;
-    tokenizer = load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
-    require(tokenizer->vocab_size() <= model->config().vocab_size,
-            "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
-            tokenizer->vocab_size(), model->config().vocab_size);
+    tokenizer = tokenizer_of(model->config(), flags.model, flags.tokenizer);
     encoder = std::make_unique<eval::RequestEncoder>(*tokenizer, bos, flags.max_length);
   }
 

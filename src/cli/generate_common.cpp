@@ -12,11 +12,7 @@ namespace qdelta {
 
 Loaded::Loaded(GenerateFlags& flags)
     : model(load_model(flags.model = model_folder(flags.model))),
-      tokenizer(load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer)) {
-  require(tokenizer->vocab_size() <= model->config().vocab_size,
-          "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
-          tokenizer->vocab_size(), model->config().vocab_size);
-}
+      tokenizer(tokenizer_of(model->config(), flags.model, flags.tokenizer)) {}
 
 void check_save_state(const GenerateFlags& flags) {
   if (flags.save_state.empty()) return;

@@ -77,10 +77,7 @@ void run_serve(ServeFlags& flags) {
   if (flags.server.model_name.empty()) flags.server.model_name = name_of(flags.model);
   flags.model = model_folder(flags.model);
   const auto model = load_model(flags.model);
-  const auto tokenizer = load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
-  require(tokenizer->vocab_size() <= model->config().vocab_size,
-          "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
-          tokenizer->vocab_size(), model->config().vocab_size);
+  const auto tokenizer = tokenizer_of(model->config(), flags.model, flags.tokenizer);
 
   // A template that cannot be read is no reason not to serve the rest.
   std::unique_ptr<ChatTemplate> chat;
