@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <filesystem>
 #include <new>
 
 #include "core/error.h"
@@ -22,6 +23,8 @@ qdelta_status guarded(const Body& body) noexcept {
     return remember(error.status(), error.what());
   } catch (const std::bad_alloc&) {
     return remember(Status::out_of_memory, "out of memory");
+  } catch (const std::filesystem::filesystem_error& error) {
+    return remember(Status::io, error.what());  // a path that cannot be looked at
   } catch (const std::exception& error) {
     return remember(Status::internal, error.what());
   } catch (...) {

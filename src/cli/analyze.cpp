@@ -46,7 +46,8 @@ std::vector<std::int64_t> numbers_of(const std::string& text, std::int64_t count
   const auto number = [&](const std::string& part) {
     std::int64_t value = 0;
     const char* end = part.data() + part.size();
-    require(!part.empty() && std::from_chars(part.data(), end, value).ptr == end,
+    const auto read = std::from_chars(part.data(), end, value);
+    require(read.ec == std::errc() && read.ptr == end,
             "{} is '{}', expected numbers with commas between, ranges like 3-5, or 'all'", flag, text);
     require(value >= 0 && value < count, "{} names {}, but the model has 0 to {}", flag, value, count - 1);
     return value;
@@ -210,7 +211,7 @@ void add_analyze(CLI::App& app) {
   command->add_option("--heads", flags->heads, "Likewise. Default: all");
   command
       ->add_option("--history", flags->history,
-                   "Follow each key through so many tokens of a sequence; the time grows with its square")
+                   "Tokens of a sequence that each key is followed through; the time grows with its square")
       ->capture_default_str();
   flags->device.add_to(*command);
   command->footer(

@@ -74,7 +74,8 @@ void ReportFlags::add_to(CLI::App& command) {
   command.add_option("--baseline", baseline_path_,
                      "Compare with what an earlier run wrote with --json; exit status 1 where something is slower");
   command
-      .add_option("--tolerance", tolerance_, "With --baseline: so many percent longer than it took then is not slower")
+      .add_option("--tolerance", tolerance_,
+                  "With --baseline: percent that something may take longer than then and not be slower")
       ->capture_default_str();
 }
 

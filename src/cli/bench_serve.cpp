@@ -197,15 +197,18 @@ void add_bench_serve(CLI::App& group) {
                    "Clients at once, comma-separated; each goes on when it has its answer")
       ->delimiter(',')
       ->capture_default_str();
-  command->add_option("--rate", options.rate, "Then an open loop: so many requests per second, whatever is answered")
+  command
+      ->add_option("--rate", options.rate,
+                   "Then an open loop: requests per second, whether the ones before are answered or not")
       ->capture_default_str();
   command->add_option("--prompt", flags->prompt, "Tokens of a prompt: 200, or 50-400 for any number between")
       ->capture_default_str();
   command->add_option("--tokens", flags->tokens, "Tokens of an answer, likewise")->capture_default_str();
   command
-      ->add_option("--cached-prefix", options.prefixes,
-                   "Then the time to the first token behind prefixes of so many tokens, comma-separated: unlike ones, "
-                   "and one that the server has in its cache")
+      ->add_option(
+          "--cached-prefix", options.prefixes,
+          "Then the time to the first token behind prefixes of these lengths, comma-separated: unlike ones, and "
+          "one that the server has in its cache")
       ->delimiter(',');
   command->add_option("--replay", flags->replay, "A file of requests, one JSON body a line, instead of drawn ones");
   command->add_option("--temperature", options.temperature, "Of sampling; 0: greedy")->capture_default_str();
@@ -213,7 +216,7 @@ void add_bench_serve(CLI::App& group) {
   command->add_option("--warm-up", options.warm_up, "Seconds before each that do not count")->capture_default_str();
   flags->device.add_to(*command);
   flags->report.add_to(*command);
-  command->add_option("--svg", flags->svg, "And a drawing of them to this one");
+  command->add_option("--svg", flags->svg, "Also draw the results, to this file");
   add_bench_model(*command, flags->model);
   command->footer(
       "Server and clients are one process and talk over loopback; all answers are streamed. 'generate' is what bench "

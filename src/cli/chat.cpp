@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
-#include <span>
+#include <utility>
 
 #include "cli/cli.h"
 #include "cli/generate_common.h"
@@ -71,7 +71,6 @@ class Conversation {
     const std::vector<std::int32_t> tokens = has_template() ? next_of_chat(line) : next_of_text(line);
     if (tokens.empty()) return;
     reading_.add(tokens);
-    read_.insert(read_.end(), tokens.begin(), tokens.end());
     const std::vector<Generated> results =
         generator_.generate({tokens}, options_, {0}, [](std::size_t, const std::string& text) {
           fmt::print("{}", text);
@@ -88,10 +87,7 @@ class Conversation {
   void save(const std::string& path) const {
     save_state(path, *loaded_.model, states_, 0, reading_.info);
     if (has_template()) {
-      AtomicFile file(path + ".json");
-      const std::string text = ordered_json{{"messages", messages_}, {"tokens", read_}}.dump(2) + "\n";
-      file.write(std::as_bytes(std::span(text)));
-      file.commit();
+      write_whole(path + ".json", ordered_json{{"messages", messages_}, {"tokens", read_}}.dump(2) + "\n");
     }
     fmt::print(stderr, "kept the state after {} tokens in {}\n", reading_.length(), path);
   }
@@ -132,15 +128,16 @@ class Conversation {
       messages_.erase(messages_.size() - 1);
       throw;
     }
-    const bool continues = all.size() > read_.size() && std::equal(read_.begin(), read_.end(), all.begin());
-    if (continues && !read_.empty()) {
-      all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(read_.size()));
-      return reading_.continued(std::move(all));
+    const bool continues =
+        !read_.empty() && all.size() > read_.size() && std::equal(read_.begin(), read_.end(), all.begin());
+    if (!continues) {
+      states_.clear(0);
+      reading_ = {};
+      read_.clear();
     }
-    states_.clear(0);
-    reading_ = {};
-    read_.clear();
-    return all;
+    const std::size_t known = std::exchange(read_, all).size();
+    all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(known));
+    return reading_.continued(std::move(all));
   }
   std::vector<std::int32_t> next_of_text(const std::string& line) {
     return reading_.continued(encode_prompt(*loaded_.tokenizer, line, flags_.bos && reading_.nothing()));
@@ -182,6 +179,7 @@ bool take(Conversation& conversation, const std::string& line) {
 void run_chat(ChatFlags& flags) {
   flags.options.sampling.check();
   require(flags.options.max_tokens > 0, "max-tokens is {}, expected at least 1", flags.options.max_tokens);
+  check_save_state(flags);
   const Loaded loaded(flags);
   Conversation conversation(flags, loaded, flags.device.open());
   fmt::print("{}; it remembers everything so far in its state.\n/help lists the commands, /quit or Ctrl-D ends.\n",

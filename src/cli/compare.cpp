@@ -283,7 +283,7 @@ void add_compare(CLI::App& app) {
                    "Benchmarks to give each finished model, as for qdelta eval, with commas between them")
       ->group("Comparison");
   command->add_option("--eval-data", flags->evaluation.data, "Folder with their data sets")->group("Comparison");
-  command->add_option("--limit", flags->evaluation.limit, "Only the first so many examples of each task; 0: all")
+  command->add_option("--limit", flags->evaluation.limit, "Examples of each task, from the first; 0: all")
       ->group("Comparison")
       ->capture_default_str();
   flags->training.add_to(*command);

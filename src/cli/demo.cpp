@@ -125,6 +125,7 @@ void train_one(const DemoRun& demo, const DemoFlags& flags, const Device& device
   const std::uint64_t test_seed = demo.seed + 1'000'003;
   const std::vector<TokenBatch> validation = examples_of(task_of(8, 2, 128), test_seed);
   const TrainingOutcome outcome = run_training(model, source, validation, options, stop, progress);
+  if (outcome.end == TrainingOutcome::End::interrupted) return;
 
   if (demo.place == 0) {
     result.parameters = model.layout().parameters();
@@ -270,7 +271,10 @@ void run_demo(DemoFlags& flags) {
     for (std::size_t i = 0; i < seeds; ++i) runs.push_back({&results[r], i, flags.seed + i});
   }
   train_all(runs, flags, device, stop.raised());
-  if (stop.raised()) fail(Status::invalid_argument, "stopped; what was trained so far is in {}", flags.out);
+  if (stop.raised()) {
+    fmt::print("Stopped; what was trained so far is in {}.\n", flags.out);
+    throw CLI::RuntimeError(130);  // as a shell reports Ctrl-C
+  }
   print_tables(results, flags.seeds);
   const std::string picture = draw(results, flags.out);
   fmt::print(

@@ -14,8 +14,9 @@ std::shared_ptr<const cuda::Context> open_gpu_named(const std::string& device) {
   const std::string name = device.substr(0, device.find(':'));
   const std::string number = device.size() > name.size() ? device.substr(name.size() + 1) : "0";
   const char* end = number.data() + number.size();
-  require(name == "cuda" && std::from_chars(number.data(), end, ordinal).ptr == end && !number.empty(),
-          "--device {}: there is cpu, cuda and cuda:N", device);
+  const auto read = std::from_chars(number.data(), end, ordinal);
+  require(name == "cuda" && read.ec == std::errc() && read.ptr == end, "--device {}: there is cpu, cuda and cuda:N",
+          device);
   if (!gpu_in_build()) {
     fail(Status::unsupported, "--device {}: this build has only the cpu; one with CUDA: make build CUDA=1", device);
   }

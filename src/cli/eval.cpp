@@ -152,10 +152,7 @@ struct Evaluation {
     flags.model = model_folder(flags.model);
     model = load_model(flags.model);
     if (!chosen.reads_text()) return;
-    tokenizer = load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
-    require(tokenizer->vocab_size() <= model->config().vocab_size,
-            "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
-            tokenizer->vocab_size(), model->config().vocab_size);
+    tokenizer = tokenizer_of(model->config(), flags.model, flags.tokenizer);
     encoder = std::make_unique<eval::RequestEncoder>(*tokenizer, bos, flags.max_length);
   }
 
@@ -304,7 +301,7 @@ void add_eval(CLI::App& app) {
                    "Solved examples before each question, drawn as lm-evaluation-harness draws them, from "
                    "TASK_train.jsonl or else from the test")
       ->capture_default_str();
-  command->add_option("--limit", settings.limit, "Only the first so many examples of each task; 0: all")
+  command->add_option("--limit", settings.limit, "Examples of each task, from the first; 0: all")
       ->capture_default_str();
   command->add_option("--batch", flags->batch, "Sequences at a time")->capture_default_str();
   command
@@ -345,9 +342,11 @@ void add_eval(CLI::App& app) {
       ->capture_default_str();
   command
       ->add_option("--sequence-parallel", flags->sequence_parallel,
-                   "So many processes, started with mpirun or srun, share the tokens of every sequence")
+                   "Processes, started with mpirun or srun, that share the tokens of every sequence")
       ->capture_default_str();
-  command->add_option("--transport", flags->transport, "Between them: mpi, nccl, or auto for what fits")
+  command
+      ->add_option("--transport", flags->transport,
+                   "What these processes communicate over: mpi, nccl, or auto for what fits")
       ->capture_default_str();
   flags->device.add_to(*command);
   command->footer(

@@ -1,6 +1,7 @@
 #include "cli/eval_ranks.h"
 
 #include <cmath>
+#include <cstdint>
 
 #include "core/error.h"
 #include "io/parse_json.h"
@@ -17,6 +18,9 @@ constexpr const char* kAnswers = "answers";
 constexpr const char* kTexts = "texts";
 constexpr const char* kDone = "done";
 
+// It is our own, and a batch of long texts has millions of tokens.
+constexpr JsonLimits kMessage{.bytes = SIZE_MAX, .values = SIZE_MAX};
+
 // What rank `root` has to say, on every rank.
 nlohmann::json broadcast(Communicator& all, const nlohmann::json& message, int root) {
   std::string text = message.dump();
@@ -24,7 +28,7 @@ nlohmann::json broadcast(Communicator& all, const nlohmann::json& message, int r
   all.broadcast(Device{}, std::as_writable_bytes(std::span(&size, 1)), root);
   text.resize(static_cast<std::size_t>(size));
   all.broadcast(Device{}, std::as_writable_bytes(std::span(text)), root);
-  return parse_json(text, "a message between ranks");
+  return parse_json(text, "a message between ranks", kMessage);
 }
 
 void append(const Tokens& ids, const std::vector<std::int32_t>& targets, TokenBatch& batch) {

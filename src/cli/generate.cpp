@@ -82,6 +82,7 @@ std::size_t check(const GenerateFlags& flags) {
   require(most > 0 || !flags.save_state.empty(), "max-tokens is 0: then there must be a --save-state to read for");
   require(flags.num_samples > 0, "num-samples is {}, expected at least 1", flags.num_samples);
   const std::size_t count = flags.prompts.size() * static_cast<std::size_t>(flags.num_samples);
+  check_save_state(flags);
   require(flags.save_state.empty() || count == 1, "--save-state keeps one state, but there are {} sequences", count);
   require(!flags.stream || !flags.json, "--stream and --json are two ways to print: give one of them");
   require(!flags.stream || count == 1, "--stream shows one sequence as it comes, but there are {}: leave it out",

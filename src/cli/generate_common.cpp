@@ -5,16 +5,18 @@
 #include "cli/model_folder.h"
 #include "cli/several_values.h"
 #include "cli/validators.h"
+#include "io/atomic_file.h"
 #include "model/checkpoint.h"
 
 namespace qdelta {
 
 Loaded::Loaded(GenerateFlags& flags)
     : model(load_model(flags.model = model_folder(flags.model))),
-      tokenizer(load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer)) {
-  require(tokenizer->vocab_size() <= model->config().vocab_size,
-          "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
-          tokenizer->vocab_size(), model->config().vocab_size);
+      tokenizer(tokenizer_of(model->config(), flags.model, flags.tokenizer)) {}
+
+void check_save_state(const GenerateFlags& flags) {
+  if (flags.save_state.empty()) return;
+  const AtomicFile probe(flags.save_state);  // leaves no trace
 }
 
 void add_generation_flags(CLI::App& command, GenerateFlags& flags, const std::string& max_tokens,
@@ -25,10 +27,16 @@ void add_generation_flags(CLI::App& command, GenerateFlags& flags, const std::st
   SamplingOptions& sampling = flags.options.sampling;
   command.add_option("--temperature", sampling.temperature, "0: always the most likely token")->capture_default_str();
   command.add_option("--top-k", sampling.top_k, "Only the k most likely tokens; 0: all")->capture_default_str();
-  command.add_option("--top-p", sampling.top_p, "Only the most likely that together reach p")->capture_default_str();
-  command.add_option("--min-p", sampling.min_p, "Only those at least so likely, relative to the most likely")
+  command
+      .add_option("--top-p", sampling.top_p, "Only the most likely tokens whose probabilities together reach p; 1: all")
       ->capture_default_str();
-  command.add_option("--repetition-penalty", sampling.repetition_penalty, "Above 1: avoid tokens already used")
+  command
+      .add_option("--min-p", sampling.min_p,
+                  "Only tokens at least this likely, relative to the most likely one; 0: all")
+      ->capture_default_str();
+  command
+      .add_option("--repetition-penalty", sampling.repetition_penalty,
+                  "Above 1: avoid tokens that were used already; 1: no penalty")
       ->capture_default_str();
   command.add_option("--seed", sampling.seed, seed)->capture_default_str()->check(whole_number());
   several_values(

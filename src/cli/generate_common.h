@@ -38,6 +38,9 @@ struct Loaded {
   explicit Loaded(GenerateFlags& flags);
 };
 
+// Better to hear now than after a long prompt or conversation that its state cannot be written.
+void check_save_state(const GenerateFlags& flags);
+
 void add_generation_flags(CLI::App& command, GenerateFlags& flags, const std::string& max_tokens,
                           const std::string& seed);
 

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <new>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "cli/cli.h"
 #include "cli/help_format.h"
+#include "io/filesystem_error.h"
 #include "io/mapping_guard.h"
 
 namespace {
@@ -133,6 +135,8 @@ int main(int argc, char** argv) {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {
     return failed("out of memory");
+  } catch (const std::filesystem::filesystem_error& error) {
+    return failed(qdelta::reason_of(error).c_str());
   } catch (const std::exception& error) {
     return failed(error.what());
   }

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "core/error.h"
 #include "train/training_state.h"
 
 namespace qdelta {
@@ -20,6 +21,14 @@ std::string model_folder(const std::string& path) {
   if (!checkpoint) return path;
   fmt::print(stderr, "{} is a run; its newest checkpoint is {}\n", path, *checkpoint);
   return *checkpoint;
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of(const ModelConfig& model, const std::string& folder, const std::string& named) {
+  std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(named.empty() ? folder : named);
+  require(tokenizer->vocab_size() <= model.vocab_size,
+          "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
+          tokenizer->vocab_size(), model.vocab_size);
+  return tokenizer;
 }
 
 }  // namespace qdelta

@@ -147,13 +147,15 @@ void add_perplexity(CLI::App& app) {
       ->required();
   command->add_option("--text-key", flags->text_key, "The member of a JSON line that holds the text (text)");
   command->add_flag("--bytes", flags->bytes, "Take a file that is not UTF-8 text as it is");
-  command->add_option("--limit", flags->limit, "Only the first so many tokens; 0: all")->capture_default_str();
+  command->add_option("--limit", flags->limit, "Tokens of the text, from the first; 0: all")->capture_default_str();
   flags->device.add_to(*command);
   command
       ->add_option("--sequence-parallel", flags->sequence_parallel,
-                   "So many processes, started with mpirun, read parts of the text at the same time")
+                   "Processes, started with mpirun, that read parts of the text at the same time")
       ->capture_default_str();
-  command->add_option("--transport", flags->transport, "Between them: mpi, nccl, or auto for what fits")
+  command
+      ->add_option("--transport", flags->transport,
+                   "What these processes communicate over: mpi, nccl, or auto for what fits")
       ->capture_default_str();
   command->footer(
       "Examples:\n"

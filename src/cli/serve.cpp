@@ -77,10 +77,7 @@ void run_serve(ServeFlags& flags) {
   if (flags.server.model_name.empty()) flags.server.model_name = name_of(flags.model);
   flags.model = model_folder(flags.model);
   const auto model = load_model(flags.model);
-  const auto tokenizer = load_tokenizer(flags.tokenizer.empty() ? flags.model : flags.tokenizer);
-  require(tokenizer->vocab_size() <= model->config().vocab_size,
-          "the tokenizer has {} tokens, but the model knows only {}: they do not belong together",
-          tokenizer->vocab_size(), model->config().vocab_size);
+  const auto tokenizer = tokenizer_of(model->config(), flags.model, flags.tokenizer);
 
   // A template that cannot be read is no reason not to serve the rest.
   std::unique_ptr<ChatTemplate> chat;
@@ -128,7 +125,7 @@ void add_serve(CLI::App& app) {
       ->envname("QDELTA_API_KEY");
   command->add_option("--cors", server.cors, "The origin whose pages may use this server from a browser; *: any");
   command->add_option("--log", server.log, "A line of JSON for each request goes to this file; -: to standard error");
-  command->add_flag("--log-prompts", server.log_prompts, "With the prompts of completions");
+  command->add_flag("--log-prompts", server.log_prompts, "--log also has the prompts");
   command->add_option("--max-batch", server.engine.max_batch, "Sequences that are worked on at once")
       ->capture_default_str();
   command
@@ -152,11 +149,11 @@ void add_serve(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--cache-folder", server.engine.cache.folder,
                       "States that memory has no room for go to this folder, and all of them when the server stops");
-  command->add_option("--cache-disk", flags->cache_disk, "MiB that they may take there")->capture_default_str();
+  command->add_option("--cache-disk", flags->cache_disk, "Most MiB of states in --cache-folder")->capture_default_str();
   command->add_option("--states", server.states.folder,
                       "A folder for states that clients give names (files as generate --save-state makes them)");
-  command->add_option("--max-states", flags->max_states, "Most of them")->capture_default_str();
-  command->add_option("--states-disk", flags->states_disk, "MiB that they may take")->capture_default_str();
+  command->add_option("--max-states", flags->max_states, "Most states in --states")->capture_default_str();
+  command->add_option("--states-disk", flags->states_disk, "Most MiB of states in --states")->capture_default_str();
   command->add_option("--grace", flags->grace, "Seconds that running requests have when the server is stopped")
       ->capture_default_str();
   flags->device.add_to(*command);

@@ -6,6 +6,8 @@
 // thread that computes, and a step does not survive that where oneDNN (2.6.3) uses AVX-512: a signal a millisecond
 // corrupts the heap of most runs, none at all where it is held to AVX2. So this must be made before any thread that
 // computes is.
+//
+// Work that can be stopped like this is not ended by a display that goes away either: SIGPIPE is ignored from then on.
 #pragma once
 
 #include <pthread.h>
@@ -24,6 +26,7 @@ class StopSignal {
     sigemptyset(&signals_);
     for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals_, signal);
     pthread_sigmask(SIG_BLOCK, &signals_, &before_);
+    std::signal(SIGPIPE, SIG_IGN);
     listener_ = std::thread([this] { listen(); });
   }
   ~StopSignal() {

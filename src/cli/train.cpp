@@ -39,7 +39,7 @@ constexpr double kShortRun = 1e12;
 
 double machine_limit(const TrainFlags& flags, const ParameterLayout& layout) {
   double tokens = 1;
-  for (const std::int64_t factor : {flags.steps, flags.run.accumulate, flags.batch_rows(1), flags.seq_len}) {
+  for (const std::int64_t factor : {flags.steps, flags.run.accumulate, flags.batch_rows(1), flags.row_tokens()}) {
     tokens *= static_cast<double>(factor);
   }
   const bool measured = flags.run.device.gpu == nullptr && tokens * training_flop_per_token(layout) >= kShortRun;
@@ -154,7 +154,7 @@ void say_what_trains(const TrainFlags& flags, const Ranks& ranks, const RankGrou
   fmt::print("{} parameters, {} ({}), {:.1f} MB of activations\n{}\n", model.layout().parameters(),
              config.mixer_title(), config.mixer_name(),
              static_cast<double>(ModelRunner::training_bytes(model.layout(), flags.run.device, rows,
-                                                             ceil_div(flags.seq_len, std::int64_t{groups.parts}),
+                                                             ceil_div(flags.row_tokens(), std::int64_t{groups.parts}),
                                                              flags.run.recompute)) /
                  1e6,
              source.describe());

@@ -82,8 +82,8 @@ void TrainFlags::add_to(CLI::App& command) {
       ->group("Run");
   command
       .add_option("--extend", extend,
-                  "With --resume: so many steps more. --schedule, --lr, --warmup and --min-lr-ratio are then of these "
-                  "steps; without them the rate stays as it was at the end")
+                  "With --resume: steps to add. --schedule, --lr, --warmup and --min-lr-ratio are then of these steps; "
+                  "without them the rate stays as it was at the end")
       ->group("Run");
   command
       .add_option("--init-from", init_from,
@@ -99,17 +99,18 @@ void TrainFlags::add_to(CLI::App& command) {
                   "Steps between texts that the model as it is then writes, for the log and for TensorBoard; 0: none")
       ->group("Training")
       ->capture_default_str();
-  command.add_option("--sample-prompt", sample_prompt, "What they begin with; default: the start of a text")
+  command.add_option("--sample-prompt", sample_prompt, "What these texts begin with; default: the start of a text")
       ->group("Training");
   command
       .add_option("--transport", transport,
-                  "Between the processes that mpirun or srun started: mpi, nccl, or auto for what fits")
+                  "What the processes that mpirun or srun started communicate over: mpi, nccl, or auto for what fits")
       ->group("Run")
       ->capture_default_str();
   command
-      .add_option("--sequence-parallel", run.sequence_parallel,
-                  "So many processes share the tokens of a batch, also within a sequence, which may then be as many "
-                  "times as long; --rows are theirs together")
+      .add_option(
+          "--sequence-parallel", run.sequence_parallel,
+          "Processes that share the tokens of a batch, also within a sequence, which may then be that many times "
+          "longer; --rows is for all of them together")
       ->group("Run")
       ->capture_default_str();
 }

@@ -71,7 +71,9 @@ TrainingData open_mqar(const TrainingFlags& flags, int ranks) {
   held_out.batch_size = flags.rows;
   held_out.seed = flags.seed + 1'000'003;
   if (flags.mqar == "paper") held_out.tasks = mqar_test_tasks();
-  for (MqarTask& task : held_out.tasks) task.examples = std::min<std::int64_t>(task.examples, flags.validation_rows);
+  for (MqarTask& task : held_out.tasks) {
+    if (flags.validation_rows > 0) task.examples = std::min<std::int64_t>(task.examples, flags.validation_rows);
+  }
   const MqarSource examples(held_out);
   TrainingData data;
   for (std::size_t task = 0; task < held_out.tasks.size(); ++task) {
@@ -95,6 +97,10 @@ void check_flags(const TrainingFlags& flags) {
   require(flags.tokenizer.empty() || flags.mqar.empty(), "--tokenizer has no meaning with --mqar");
   require(flags.curriculum.empty() || flags.mqar.empty(), "--curriculum has no meaning with --mqar");
   require(flags.rewrites == 0 || !flags.mqar.empty(), "--rewrites {} goes with --mqar", flags.rewrites);
+  constexpr std::int64_t kLongestRow = std::int64_t{1} << 32U;  // so that it can be counted with
+  require(flags.seq_len >= 1 && flags.seq_len <= kLongestRow, "seq-len is {}, expected 1 to {} tokens", flags.seq_len,
+          kLongestRow);
+  require(flags.validation_rows >= 0, "validation-rows is {}, expected 0 (all) or more", flags.validation_rows);
 }
 
 // The source of what --data names: one dataset, or a mixture where there are weights.

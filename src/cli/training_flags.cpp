@@ -10,6 +10,7 @@
 #include "cli/recompute_flag.h"
 #include "cli/several_values.h"
 #include "cli/validators.h"
+#include "data/mqar.h"
 
 namespace qdelta {
 
@@ -78,6 +79,15 @@ std::string TrainingFlags::warmup_note() const {
   return fmt::format("Warm-up of {} steps, a tenth of {}; --warmup says otherwise.", warmup, steps);
 }
 
+std::int64_t TrainingFlags::row_tokens() const {
+  if (mqar.empty()) return seq_len;
+  std::int64_t longest = 0;
+  for (const MqarTask& task : mqar_tasks_of(mqar, rewrites, mqar_training_tasks)) {
+    longest = std::max(longest, task.length);
+  }
+  return longest;
+}
+
 LearningRateSchedule TrainingFlags::schedule() const {
   return {lr, warmup, steps, min_lr_ratio, schedule_named(schedule_kind), decay_steps};
 }
@@ -128,11 +138,13 @@ void TrainingFlags::add_to(CLI::App& command) {
   add("Data", "--curriculum", curriculum,
       "Sequence lengths to begin with, TOKENS:STEPS each: 256:500 512:500 has sequences of 256 for 500 steps, then of "
       "512, then whole rows");
-  add("Data", "--reset-at-documents", reset_at_documents, "true: the state is empty at the start of a document")
+  add("Data", "--reset-at-documents", reset_at_documents,
+      "true: a sequence ends with its document, and the state is empty at the start of the next")
       ->capture_default_str();
-  add("Data", "--context-len", context_len, "And after so many tokens at the latest; 0: no such limit")
+  add("Data", "--context-len", context_len,
+      "Most tokens of a sequence, after which the state is empty again; 0: no limit")
       ->capture_default_str();
-  add("Data", "--validation-rows", validation_rows, "Rows to validate on")->capture_default_str();
+  add("Data", "--validation-rows", validation_rows, "Rows to validate on; 0: all")->capture_default_str();
 
   model.add_to(command);
 
@@ -164,7 +176,7 @@ void TrainingFlags::add_to(CLI::App& command) {
   add("Training", "--save-every", run.save_every, "Steps between checkpoints; 0: at each validation")
       ->capture_default_str();
   add("Training", "--keep", run.keep, "Checkpoints to keep")->capture_default_str();
-  add("Training", "--patience", run.patience, "Stop after so many validations without a better one; 0: never")
+  add("Training", "--patience", run.patience, "Stop after this many validations without a better one; 0: never")
       ->capture_default_str();
   add("Training", "--target-accuracy", run.target_accuracy, "Stop when the validation accuracy reaches it; 0: never")
       ->capture_default_str();

@@ -49,6 +49,8 @@ struct TrainingFlags {
   [[nodiscard]] std::string recipe(const BatchSource& source, int groups) const;
   // Rows of a batch of the source, over so many groups of ranks.
   [[nodiscard]] std::int64_t batch_rows(int groups) const;
+  // Tokens of a row; of recall tasks of several lengths the longest.
+  [[nodiscard]] std::int64_t row_tokens() const;
 };
 
 }  // namespace qdelta

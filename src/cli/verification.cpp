@@ -18,6 +18,7 @@
 #include "data/shards.h"
 #include "data/tokenizer.h"
 #include "infer/state_format.h"
+#include "io/filesystem_error.h"
 #include "io/run_log.h"
 #include "model/checkpoint.h"
 #include "train/training_state.h"
@@ -55,21 +56,27 @@ class Verification {
 
   // Whether there was anything that it knows.
   bool visit(const fs::path& path, int depth = 0) {
-    if (!fs::is_directory(path)) return visit_file(path);
-    if (is_run(path)) return visit_run(path), true;
-    if (is_model(path)) return visit_model(path), true;
-    if (fs::exists(path / kShardIndexName)) return visit_shards(path), true;
-    bool any = false;
-    for (const fs::path& entry : sorted_entries(path)) {
-      const bool enters = fs::is_directory(entry) && !fs::is_symlink(entry) && depth < kDeepest;
-      if (enters || !fs::is_directory(entry)) any = visit(entry, depth + 1) || any;
+    try {
+      return visit_what_it_is(path, depth);
+    } catch (const fs::filesystem_error& error) {  // what cannot be looked at does not keep the rest from being checked
+      return check("other", path, [&]() -> Outcome { return {Result::damaged, reason_of(error)}; }), true;
     }
-    return any;
   }
 
  private:
   using Result = Finding::Result;
   using Outcome = std::pair<Result, std::string>;
+
+  bool visit_what_it_is(const fs::path& path, int depth) {
+    if (!fs::is_directory(path)) return visit_file(path);
+    if (depth > 0 && (depth > kDeepest || fs::is_symlink(path))) return false;
+    if (is_run(path)) return visit_run(path), true;
+    if (is_model(path)) return visit_model(path), true;
+    if (fs::exists(path / kShardIndexName)) return visit_shards(path), true;
+    bool any = false;
+    for (const fs::path& entry : sorted_entries(path)) any = visit(entry, depth + 1) || any;
+    return any;
+  }
 
   // Runs one check. What it throws is what is wrong.
   template <class Action>
@@ -80,6 +87,9 @@ class Verification {
     } catch (const Error& error) {
       finding.result = error.status() == Status::unsupported ? Result::note : Result::damaged;
       finding.detail = error.what();
+    } catch (const fs::filesystem_error& error) {
+      finding.result = Result::damaged;
+      finding.detail = reason_of(error);
     }
     found_(finding);
     return finding.result != Result::damaged;

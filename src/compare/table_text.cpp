@@ -135,7 +135,7 @@ std::string csv_runs(const Table& table) {
   Csv csv({"variant", "seed", "parameters", "tokens", "steps", "seconds", "score", "value"});
   for (const Result& result : table.results) {
     for (const auto& [name, value] : result.scores) {
-      csv.add({result.variant, static_cast<std::int64_t>(result.seed), result.parameters, result.tokens, result.steps,
+      csv.add({result.variant, std::to_string(result.seed), result.parameters, result.tokens, result.steps,
                result.seconds, name, value});
     }
   }

@@ -60,8 +60,8 @@ Variant variant_of(std::string_view text) {
     const std::string_view number = parts[i].substr(kLambda.size());
     double value = 0;
     const char* end = number.data() + number.size();
-    require(!number.empty() && std::from_chars(number.data(), end, value).ptr == end && std::isfinite(value),
-            "'{}': '{}' is no number", text, number);
+    const auto read = std::from_chars(number.data(), end, value);
+    require(read.ec == std::errc() && read.ptr == end && std::isfinite(value), "'{}': '{}' is no number", text, number);
     variant.fixed_lambda = value;
   }
   return variant;

@@ -116,12 +116,6 @@ std::unique_ptr<Tokenizer> load_folder(const fs::path& folder) {
        kOwnFile);
 }
 
-void write_whole(const fs::path& path, std::string_view contents) {
-  AtomicFile file(path.string());
-  file.write(std::as_bytes(std::span(contents)));
-  file.commit();
-}
-
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec) {
@@ -138,11 +132,11 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec) {
 void save_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   const bool bytes = tokenizer.files().empty();
   for (const TokenizerFile& file : bytes ? ByteTokenizer::published_files() : tokenizer.files()) {
-    write_whole(fs::path(folder) / file.name, file.contents);
+    write_whole((fs::path(folder) / file.name).string(), file.contents);
   }
   // Last, and always: other files of a tokenizer may lie there already.
   const nlohmann::json own = {{"tokenizer", bytes ? kBytes : tokenizer.files().front().name}};
-  write_whole(fs::path(folder) / kOwnFile, own.dump() + "\n");
+  write_whole((fs::path(folder) / kOwnFile).string(), own.dump() + "\n");
 }
 
 }  // namespace qdelta

@@ -127,9 +127,7 @@ void ShardWriter::write_index() const {
                                 {"shards", shards}};
   // A path need not be UTF-8; what is not is shown as U+FFFD.
   const std::string text = index.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  AtomicFile file((fs::path(options_.folder) / kShardIndexName).string());
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
+  write_whole((fs::path(options_.folder) / kShardIndexName).string(), text);
 }
 
 ShardWriter::Totals ShardWriter::finish() {

@@ -40,6 +40,13 @@ inline constexpr std::size_t kFewestIds = 16;
 // Of a regular file. Throws Error(io) where it cannot be read.
 [[nodiscard]] nlohmann::json read_json_file(const std::string& path, const JsonLimits& limits = kSmallJson);
 
+// The text that a member of an object is; empty where there is no such member, or it is something else.
+template <class Json>
+[[nodiscard]] std::string text_member(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->template get<std::string>() : std::string();
+}
+
 // Calls the reader for each part of the text, which it must have checked for NULs; no values are made.
 void read_json_events(std::string_view text, nlohmann::json_sax<nlohmann::json>& reader);
 

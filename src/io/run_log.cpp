@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstddef>
 #include <set>
-#include <span>
 #include <utility>
 
 #include "core/error.h"
@@ -213,11 +212,7 @@ RunLog RunLog::resume(const std::string& path, std::int64_t step, const std::fun
     kept.append(line.text).push_back('\n');
     last_step = std::max(last_step, line.record.step);
   }
-  if (kept != before) {
-    AtomicFile file(path);
-    file.write(std::as_bytes(std::span(kept)));
-    file.commit();
-  }
+  if (kept != before) write_whole(path, kept);
   return {path, last_step};
 }
 

@@ -285,7 +285,7 @@ TensorView MambaMixer::carry_states(const LayerContext& context, const Activatio
       selective_scan_forward(context.device, args, context.workspace);
     }
   }
-  batch.part->carry(context.device, SequencePart::Way::on, floats_of(s.state_own), floats_of(a.entry), passes,
+  batch.part->carry(context.device, SequencePart::Direction::later, floats_of(s.state_own), floats_of(a.entry), passes,
                     [&] { add_mapped(context.device, a.map, a.entry, s.state_own); });
   return states_on_entry(context, a, s);
 }
@@ -310,7 +310,7 @@ TensorView MambaMixer::carry_state_gradients(const LayerContext& context, std::s
   }
   const TensorView exit = narrowed(s.d_states, 0, batch.sequences() - 1, 1);
   if (batch.part->leaves()) clear(context.device, s.d_states);
-  batch.part->carry(context.device, SequencePart::Way::back, floats_of(s.state_own), floats_of(exit),
+  batch.part->carry(context.device, SequencePart::Direction::earlier, floats_of(s.state_own), floats_of(exit),
                     SequencePart::passes(batch), [&] { add_mapped(context.device, a.map, exit, s.state_own); });
   return batch.part->leaves() ? s.d_states : TensorView();
 }

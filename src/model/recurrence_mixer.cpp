@@ -404,7 +404,7 @@ TensorView RecurrenceMixer::carry_states(const LayerContext& context, const Acti
   }
   const TensorView entry = narrowed(s.states, 0, 0, 1);
   if (part.enters()) clear(context.device, s.states.data, floats_of(s.states).size_bytes());
-  part.carry(context.device, SequencePart::Way::on, floats_of(s.state_own), floats_of(entry), passes, [&] {
+  part.carry(context.device, SequencePart::Direction::later, floats_of(s.state_own), floats_of(entry), passes, [&] {
     recurrence_map_product(context.device, {.m = a.map, .state = entry, .add = s.state_own, .out = s.state_own},
                            context.workspace);
   });
@@ -430,7 +430,7 @@ TensorView RecurrenceMixer::carry_state_gradients(const LayerContext& context, c
                            {.m = a.map, .state = exit, .add = s.state_own, .out = s.state_own, .transposed = true},
                            context.workspace);
   };
-  part.carry(context.device, SequencePart::Way::back, floats_of(s.state_own), floats_of(exit),
+  part.carry(context.device, SequencePart::Direction::earlier, floats_of(s.state_own), floats_of(exit),
              SequencePart::passes(context.batch), through);
   return part.leaves() ? s.states : TensorView();
 }

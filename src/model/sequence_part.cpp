@@ -43,7 +43,7 @@ void SequencePart::carry_rows(const Device& device, const Batch& batch, const Co
     clear(device, own.data, floats_of(own).size_bytes());
     copy_rows(device, {.from = last.among_tokens(x), .to = last.here(own)});
   }
-  carry(device, Way::on, floats_of(own), floats_of(before), passes(batch) && last.missing() > 0,
+  carry(device, Direction::later, floats_of(own), floats_of(before), passes(batch) && last.missing() > 0,
         [&] { copy_rows(device, {.from = last.given(before), .to = last.elsewhere(own)}); });
 }
 
@@ -51,7 +51,7 @@ void SequencePart::carry_row_gradients(const Device& device, const Batch& batch,
                                        const TensorView& in, const TensorView& dx) {
   const LastRows last(batch, in.extent(0));
   if (last.rows == 0) return;
-  carry(device, Way::back, floats_of(dbefore), floats_of(in), passes(batch) && last.missing() > 0,
+  carry(device, Direction::earlier, floats_of(dbefore), floats_of(in), passes(batch) && last.missing() > 0,
         [&] { copy_rows(device, {.from = last.elsewhere(in), .to = last.given(dbefore), .add = true}); });
   if (leaves_) copy_rows(device, {.from = last.here(in), .to = last.among_tokens(dx), .add = true});
 }

@@ -37,20 +37,20 @@ class SequencePart {
     return batch.part->enters() && batch.part->leaves() && batch.sequences() == 1;
   }
 
-  // From part to part: on, to later tokens, or back. `own` is what this part has for the next one that way, `in`
-  // receives what the one before has for it; either only where a sequence goes over that cut. Where `own` depends on
-  // `in`, through() completes it between the two. Memory of `device`, here and below.
-  enum class Way { on, back };
+  // From part to part, to later tokens or to earlier ones. `own` is what this part has for the next one in that
+  // direction, `in` receives what the one before has for it; either only where a sequence goes over that cut. Where
+  // `own` depends on `in`, through() completes it between the two. Memory of `device`, here and below.
+  enum class Direction { later, earlier };
   template <class Through>
-  void carry(const Device& device, Way way, std::span<float> own, std::span<float> in, bool depends,
+  void carry(const Device& device, Direction direction, std::span<float> own, std::span<float> in, bool depends,
              const Through& through) {
-    const bool gets = way == Way::on ? enters_ : leaves_;
-    const bool gives = way == Way::on ? leaves_ : enters_;
-    if (gives && !depends) send(device, way, own);
-    if (gets) receive(device, way, in);
+    const bool gets = direction == Direction::later ? enters_ : leaves_;
+    const bool gives = direction == Direction::later ? leaves_ : enters_;
+    if (gives && !depends) send(device, direction, own);
+    if (gets) receive(device, direction, in);
     if (gives && depends) {
       through();
-      send(device, way, own);
+      send(device, direction, own);
     }
   }
 
@@ -65,8 +65,8 @@ class SequencePart {
 
  protected:
   // `send` does not wait for the other to receive; what is asked of the device after it may change the memory.
-  virtual void send(const Device& device, Way way, std::span<const float> data) = 0;
-  virtual void receive(const Device& device, Way way, std::span<float> data) = 0;
+  virtual void send(const Device& device, Direction direction, std::span<const float> data) = 0;
+  virtual void receive(const Device& device, Direction direction, std::span<float> data) = 0;
 
   bool enters_ = false, leaves_ = false;
 };

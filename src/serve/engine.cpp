@@ -443,6 +443,9 @@ void Engine::fail_running(const std::string& why, int status) {
   } catch (const std::exception&) {  // what was launched is lost with the rest
     static_cast<void>(0);
   }
+  for (const std::unique_ptr<Running>& running : running_) {
+    if (running != nullptr) running->leader.reset();  // or `leave` would have it read on by itself
+  }
   for (std::size_t slot = 0; slot < running_.size(); ++slot) {
     if (running_[slot] == nullptr) continue;
     if (!running_[slot]->sequence.done()) running_[slot]->job->fail(why, status);

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "data/checked_json.h"
+#include "io/parse_json.h"
 #include "io/untrusted_text.h"
 #include "serve/api_error.h"
 #include "serve/state_name.h"
@@ -352,7 +353,8 @@ nlohmann::ordered_json message_of(const nlohmann::ordered_json& given, std::size
   if (!content->is_array()) refuse("messages", "{}.content must be a text or parts of it", place);
   std::string text;
   for (const auto& part : *content) {
-    if (!part.is_object() || part.value("type", "") != "text" || !part.contains("text") || !part["text"].is_string()) {
+    if (!part.is_object() || text_member(part, "type") != "text" || !part.contains("text") ||
+        !part["text"].is_string()) {
       refuse("messages", "{}.content has a part that is no text", place);
     }
     text += part["text"].get<std::string>();

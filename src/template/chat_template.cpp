@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "data/checked_json.h"
+#include "io/parse_json.h"
 #include "io/regular_file.h"
 
 namespace qdelta {
@@ -18,7 +19,7 @@ std::optional<std::string> source_in(const nlohmann::json& config) {
   if (found->is_string()) return found->get<std::string>();
   if (!found->is_array()) return std::nullopt;
   for (const nlohmann::json& one : *found) {
-    if (one.is_object() && one.value("name", "") == "default" && one.contains("template") &&
+    if (one.is_object() && text_member(one, "name") == "default" && one.contains("template") &&
         one["template"].is_string()) {
       return one["template"].get<std::string>();
     }

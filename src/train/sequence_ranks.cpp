@@ -34,17 +34,17 @@ int SequenceRanks::neighbour(int step) const {
   return ranks_.group() * parts + (ranks_.part() + step + parts) % parts;
 }
 
-void SequenceRanks::send(const Device& device, Way way, std::span<const float> data) {
+void SequenceRanks::send(const Device& device, Direction direction, std::span<const float> data) {
   if (sent_count_ == sent_.size()) sent_.emplace_back();
   Sent& sent = sent_[sent_count_++];
   sent.data.grow(device, data.size_bytes());
   copy_on_device(device, sent.data.data(), data.data(), data.size_bytes());
-  sent.request =
-      communicator_.send_async(device, {sent.data.data(), data.size_bytes()}, neighbour(way == Way::on ? 1 : -1));
+  sent.request = communicator_.send_async(device, {sent.data.data(), data.size_bytes()},
+                                          neighbour(direction == Direction::later ? 1 : -1));
 }
 
-void SequenceRanks::receive(const Device& device, Way way, std::span<float> data) {
-  communicator_.recv(device, std::as_writable_bytes(data), neighbour(way == Way::on ? -1 : 1));
+void SequenceRanks::receive(const Device& device, Direction direction, std::span<float> data) {
+  communicator_.recv(device, std::as_writable_bytes(data), neighbour(direction == Direction::later ? -1 : 1));
 }
 
 }  // namespace qdelta

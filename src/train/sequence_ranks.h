@@ -40,8 +40,8 @@ class SequenceRanks final : public SequencePart {
   void take_stretch(bool first, bool last);
 
  protected:
-  void send(const Device& device, Way way, std::span<const float> data) override;
-  void receive(const Device& device, Way way, std::span<float> data) override;
+  void send(const Device& device, Direction direction, std::span<const float> data) override;
+  void receive(const Device& device, Direction direction, std::span<float> data) override;
 
  private:
   [[nodiscard]] int neighbour(int step) const;

@@ -337,6 +337,12 @@ TrainingOutcome run_training(LanguageModel& model, BatchSource& source, std::spa
   constexpr std::int64_t kMostBatches = 1 << 16;
   require(options.accumulate > 0 && options.accumulate <= kMostBatches, "accumulate is {}, expected 1 to {}",
           options.accumulate, kMostBatches);
+  const auto check_count = [](const char* name, std::int64_t count, const char* zero) {
+    require(count >= 0, "{} is {}, expected 0 ({}) or more", name, count, zero);
+  };
+  check_count("eval-every", options.eval_every, "only at the end");
+  check_count("save-every", options.save_every, "at each validation");
+  check_count("patience", options.patience, "never to stop early");
   require(options.target_accuracy >= 0 && options.target_accuracy <= 1, "target-accuracy is {}, expected 0 to 1",
           options.target_accuracy);
   check_keep(options.keep);

@@ -129,6 +129,7 @@ TEST_F(AnalyzeCommand, SaysWhatIsWrong) {
   };
   fails({"--layers", "2"}, {"--layers", "names 2", "0 to 1"});
   fails({"--layers", "1-"}, {"--layers is '1-'"});
+  fails({"--layers", "99999999999999999999"}, {"--layers is '99999999999999999999'"});
   fails({"--layers", "1-0"}, {"goes backwards"});
   fails({"--heads", "x"}, {"--heads is 'x'"});
   fails({"--tokens", "1"}, {"tokens is 1"});

@@ -164,6 +164,8 @@ TEST(CModelOptions, LargerOnesAreTakenWhereWhatIsNewIsZero) {
 TEST(CModelErrors, FoldersOptionsAndOtherModelsStates) {
   qdelta_model* model = nullptr;
   EXPECT_TRUE(refused(qdelta_model_open("/nowhere", nullptr, &model), QDELTA_IO, {"/nowhere"}));
+  const std::string long_name(300, 'a');  // the system says that it cannot look
+  EXPECT_TRUE(refused(qdelta_model_open(long_name.c_str(), nullptr, &model), QDELTA_IO, {long_name}));
   EXPECT_TRUE(refused(qdelta_model_open(nullptr, nullptr, &model), QDELTA_INVALID_ARGUMENT, {"folder"}));
   qdelta_model_options options;
   qdelta_model_options_init(&options);

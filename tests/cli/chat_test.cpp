@@ -1,4 +1,5 @@
 // `qdelta chat`: turns, commands, the system message, and a terminal whose lines can be edited.
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <pty.h>
 #include <sys/ioctl.h>
@@ -125,6 +126,19 @@ TEST_F(Chat, IsKeptAndGoesOn) {
   }
 }
 
+// From the second turn on a turn begins with the last token of the answer before, which the conversation has only once.
+TEST_F(Chat, IsKeptAfterAnyTurn) {
+  give_template();
+  const std::string file = folder_.file("talk");
+  std::string typed;
+  for (std::size_t turn = 1; turn <= 4; ++turn) {
+    typed += fmt::format("line {}\n", turn);
+    static_cast<void>(said(typed + "/save " + file + "\n"));
+    const std::vector<std::string> whole = answers(typed + "and then\n");
+    EXPECT_EQ(answers("and then\n", {"--load-state", file}).front(), whole.at(turn)) << turn;
+  }
+}
+
 TEST_F(Chat, WhatIsNoCommandAndWhatIsNotThereEndsNothing) {
   const std::string out = said("/help\n/nonsense\n/load " + folder_.file("none") + "\nthe river\n");
   for (const char* piece : {"/reset", "/save FILE", "/load FILE", "There is no such command", "none"}) {
@@ -150,6 +164,15 @@ TEST_F(Chat, AConversationThatCannotBeLoadedChangesNothing) {
     EXPECT_TRUE(contains(out, file + ".json ")) << out;
     EXPECT_TRUE(contains(out, "> " + whole[1] + "\n")) << out;
   }
+}
+
+TEST_F(Chat, AmongSeveralTemplatesTheDefaultCounts) {
+  const auto give = [&](const char* templates) { write_file(model() + "/tokenizer_config.json", templates); };
+  give(R"({"chat_template": [{"name": 5, "template": "a"}, {"template": "b"}]})");
+  EXPECT_TRUE(contains(said("the river\n"), "has no chat template"));
+  give(
+      R"({"chat_template": [{"name": 5, "template": "a"}, {"name": "default", "template": "{{ messages[0].content }}"}]})");
+  EXPECT_FALSE(contains(said("the river\n"), "has no chat template"));
 }
 
 // Ctrl-A goes to the beginning of a line, Ctrl-P to the line before.

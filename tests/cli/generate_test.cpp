@@ -240,6 +240,7 @@ TEST_F(Generate, AStateThatCannotBeKeptIsAFailure) {
       run_qdelta(command({"--prompt", "a", "--max-tokens", "2", "--save-state", folder_.file("nowhere/state")}));
   EXPECT_EQ(result.status, 1);
   EXPECT_TRUE(contains(result.err, folder_.file("nowhere/state"))) << result.err;
+  EXPECT_EQ(result.out, "");  // it is said before anything is generated
   const RunResult full =
       run_with_file_limit(command({"--prompt", "a", "--max-tokens", "2", "--save-state", folder_.file("state")}), 500);
   EXPECT_EQ(full.status, 1);

@@ -287,10 +287,14 @@ TEST_F(TrainConfig, ValuesThatMakeNoSenseAreNamed) {
       {{"rows", "-1"}, {"row", "-1"}},
       {{"seq-len", "0"}, {"token"}},
       {{"seq-len", "-7"}, {"-7"}},
+      {{"seq-len", "9223372036854775807"}, {"seq-len", "9223372036854775807"}},
       {{"seq-len", "100000"}, {"6000", "100000"}},
       {{"context-len", "-1"}, {"context", "-1"}},
       {{"accumulate", "0"}, {"accumulate", "0"}},
       {{"accumulate", "2147483648"}, {"accumulate", "2147483648", "65536"}},
+      {{"eval-every", "-1"}, {"eval-every", "-1"}},
+      {{"save-every", "-1"}, {"save-every", "-1"}},
+      {{"patience", "-1"}, {"patience", "-1"}},
       {{"target-accuracy", "nan"}, {"target-accuracy", "nan"}},
       {{"target-accuracy", "1.5"}, {"target-accuracy", "1.5"}},
       {{"gate-activation", "relu"}, {"--gate-activation", "relu", "sigmoid"}},
@@ -311,6 +315,7 @@ TEST_F(TrainConfig, ValuesThatMakeNoSenseAreNamed) {
       {{"sample-every", "-1"}, {"--sample-every", "-1"}},
       {{"sample-prompt", "the"}, {"--sample-prompt", "--sample-every"}},
       {{"device", "tpu"}, {"tpu", "cpu"}},
+      {{"device", "cuda:99999999999"}, {"cuda:99999999999", "cuda:N"}},
       {{"dtype", "f16"}, {"f16", "bf16"}},
       {{"dtype", "bf16"}, {"bf16", "--device"}},
       {{"tokenizer", "nothing"}, {"nothing"}},
@@ -325,13 +330,14 @@ TEST_F(TrainConfig, ValuesThatMakeNoSenseAreNamed) {
     const RunResult result = run_qdelta({"train", "--mqar", bad, "--out", folder_.file("bad")});
     expect_failure(result, 1, {"--mqar", bad, "LENGTH:PAIRS:EXAMPLES"});
   }
-  const auto refuse_rewrites = [&](const Words& more, const std::vector<std::string>& pieces) {
+  const auto refuse = [&](const Words& more, const std::vector<std::string>& pieces) {
     expect_failure(run_qdelta(joined({"train", "--out", folder_.file("bad")}, more)), 1, pieces);
   };
-  refuse_rewrites({"--text", folder_.file("text"), "--rewrites", "3"}, {"--rewrites 3", "--mqar"});
-  refuse_rewrites({"--mqar", "paper", "--rewrites", "3"}, {"--rewrites 3", "paper", "LENGTH:PAIRS:EXAMPLES"});
-  refuse_rewrites({"--mqar", "32:2:9", "--rewrites", "-1"}, {"rewrites", "-1"});
-  refuse_rewrites({"--mqar", "32:2:9", "--rewrites", "13"}, {"2 pairs, 13 rewrites", "34 tokens", "32"});
+  refuse({"--text", folder_.file("text"), "--rewrites", "3"}, {"--rewrites 3", "--mqar"});
+  refuse({"--text", folder_.file("text"), "--seq-len", "0", "--batch-tokens", "64"}, {"seq-len is 0"});
+  refuse({"--mqar", "paper", "--rewrites", "3"}, {"--rewrites 3", "paper", "LENGTH:PAIRS:EXAMPLES"});
+  refuse({"--mqar", "32:2:9", "--rewrites", "-1"}, {"rewrites", "-1"});
+  refuse({"--mqar", "32:2:9", "--rewrites", "13"}, {"2 pairs, 13 rewrites", "34 tokens", "32"});
   expect_failure(run_qdelta({"train", "--text", folder_.file("text")}), 1, {"--out"});
   expect_failure(run_qdelta({"train", "--out", folder_.file("bad")}), 1, {"--text", "--data", "--mqar"});
   const RunResult blind = run_qdelta(

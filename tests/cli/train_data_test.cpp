@@ -173,6 +173,19 @@ TEST_F(TrainData, TheConfigNamesTheTokenizersSpecialTokens) {
   expect_ids(config_of("recall_by_file", joined(recall, {"--model-config", file})), nullptr, nullptr);
 }
 
+// Which are as long as the task says, whatever a row of text would be; and 0 validates on all of them.
+TEST_F(TrainData, TheMemoryOfRecallIsThatOfItsExamples) {
+  const auto said = [&](const char* name, const Words& more) {
+    const std::string out = run_well(joined(command(name, {"--mqar", "32:2:40", "--vocab-size", "64"}), more)).out;
+    return out.substr(0, out.find('\n'));
+  };
+  const std::string first = said("one", {});
+  EXPECT_TRUE(contains(first, "MB of activations")) << first;
+  EXPECT_EQ(first, said("other", {"--validation-rows", "0"}));
+  const std::string longer = run_well(command("longer", {"--mqar", "64:2:40", "--vocab-size", "64"})).out;
+  EXPECT_NE(first, longer.substr(0, longer.find('\n')));
+}
+
 TEST_F(TrainData, SamplesAreTextsOfTheModel) {
   const std::string text = written("a.txt", sample_text(4000));
   const RunResult result =

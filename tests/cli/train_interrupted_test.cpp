@@ -95,6 +95,30 @@ TEST_F(TrainInterrupted, CtrlCFinishesTheStepSavesAndSaysHowToGoOn) {
   expect_same_run("stopped");
 }
 
+// As with `qdelta train ... | head -n 1`. What could not be shown is not passed over in silence either.
+TEST_F(TrainInterrupted, ADisplayThatGoesAwayDoesNotEndTheRun) {
+  std::string line = QDELTA_BINARY;
+  for (const std::string& word : command("run", "40", {"--eval-every", "1"})) line += " '" + word + "'";
+  std::FILE* const display = ::popen((line + " 2> " + folder_.file("errors")).c_str(), "r");
+  ASSERT_NE(display, nullptr);
+  EXPECT_NE(std::fgetc(display), EOF);
+  const int status = ::pclose(display);  // shuts the pipe, and waits
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
+  EXPECT_TRUE(contains(read_file(folder_.file("errors")), "cannot write the output"));
+  EXPECT_TRUE(fs::exists(folder_.file("run/checkpoints/step-00000040")));
+}
+
+TEST_F(TrainInterrupted, CtrlCEndsTheDemoAsItDoesARun) {
+  const std::string out = folder_.file("demo");
+  Program program({"demo", "--steps", "100000", "--out", out});
+  ASSERT_TRUE(wait_until([&] { return lines_in(log_of(out + "/q_delta-1")) > 0; }));
+  program.send(SIGINT);
+  const RunResult result = program.wait();
+  EXPECT_EQ(result.status, 130) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_TRUE(contains(result.out, "Stopped; what was trained so far is in " + out)) << result.out;
+}
+
 // As timeout(1) does it: to the program, and then to the group that it is in.
 TEST_F(TrainInterrupted, TheSameSignalTwiceInARowIsOneWish) {
   // A step takes longer than what lies between the two.

@@ -90,6 +90,18 @@ TEST_F(Verify, FilesOfOthersHaveNoChecksum) {
   EXPECT_TRUE(result.out.starts_with("no checksum  model ")) << result.out;
 }
 
+TEST_F(Verify, WhatCannotBeLookedAtDoesNotHideTheRest) {
+  fs::create_symlink("circle", folder_.file("circle"));  // sorted before the rest
+  const RunResult result = verify(folder_.path());
+  EXPECT_EQ(result.status, 1) << result.out << result.err;
+  const std::string seen = "damaged      other       " + folder_.file("circle");
+  for (const std::string& piece : {seen, std::string("ok           state"), std::string(" 1 damaged")}) {
+    EXPECT_TRUE(contains(result.out, piece)) << piece << "\n" << result.out;
+  }
+  EXPECT_EQ(result.err, "");
+  expect_failure(verify(folder_.file("circle")), 1, {folder_.file("circle") + ": "});
+}
+
 TEST_F(Verify, AsJson) {
   const RunResult result = run_qdelta({"verify", "--json", state_, checkpoint_});
   EXPECT_EQ(result.status, 0);

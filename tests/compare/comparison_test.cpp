@@ -40,6 +40,7 @@ TEST(Variants, WhatIsNoneIsRefusedByName) {
   refused("q_delta@mu=1", {"'mu=1' is no change"});
   refused("q_delta@lambda=", {"is no number"});
   refused("q_delta@lambda=nan", {"is no number"});
+  refused("q_delta@lambda=1e999", {"is no number"});
   refused("q_delta@lambda=0.5x", {"is no number"});
   refused("delta@lambda=0.5", {"DeltaNet has no lambda"});
   refused("mamba@lambda=0.5", {"Mamba has no lambda"});

@@ -249,6 +249,7 @@ TEST(Request, AChat) {
                           R"({"messages": [{"role": "user", "content": "a"}], "modalities": ["audio"]})",
                           R"({"messages": [{"content": "a"}]})", R"({"messages": [{"role": "user", "content": 3}]})",
                           R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
+                          R"({"messages": [{"role": "user", "content": [{"type": 5, "text": "a"}]}]})",
                           R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]})",
                           R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 3})",
                           R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"a": true}})",

@@ -59,13 +59,13 @@ class ThreadPart final : public SequencePart {
   }
 
  protected:
-  void send(const Device& device, Way way, std::span<const float> data) override {
+  void send(const Device& device, Direction direction, std::span<const float> data) override {
     std::vector<float> copy(data.size());
     download(device, copy.data(), data.data(), data.size_bytes());
-    mail_.put(index_, index_ + (way == Way::on ? 1 : -1), std::move(copy));
+    mail_.put(index_, index_ + (direction == Direction::later ? 1 : -1), std::move(copy));
   }
-  void receive(const Device& device, Way way, std::span<float> data) override {
-    const std::vector<float> got = mail_.get(turn_, index_ + (way == Way::on ? -1 : 1), index_);
+  void receive(const Device& device, Direction direction, std::span<float> data) override {
+    const std::vector<float> got = mail_.get(turn_, index_ + (direction == Direction::later ? -1 : 1), index_);
     ASSERT_EQ(got.size(), data.size());
     upload(device, data.data(), got.data(), data.size_bytes());
     synchronize(device);
