@@ -15,6 +15,7 @@
 
 #include "cli/cli.h"
 #include "cli/help_format.h"
+#include "cli/validators.h"
 #include "io/filesystem_error.h"
 #include "io/mapping_guard.h"
 
@@ -109,6 +110,7 @@ int run(int argc, char** argv) {
   qdelta::add_bench(app);
   qdelta::add_verify(app);
   qdelta::add_info(app);
+  qdelta::check_integers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help or --version

@@ -143,6 +143,19 @@ TEST(Info, TheKernelAgreesOnTheInstructionSets) {
   }
 }
 
+TEST(Main, IntegersFit) {
+  const std::string large = "99999999999999999999";
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"generate", "--model", "m", "--prompt", large, "--max-tokens", large},
+        {"train", "--text", "t", "--out", "o", "--steps", "-" + large},
+        {"bench", "generate", "--batch", "1," + large},
+        {"serve", "--model", "m", "--max-body", large}}) {
+    const RunResult result = run_qdelta(command);
+    EXPECT_EQ(result.status, 2) << command[0];
+    EXPECT_TRUE(contains(result.err, "too large a number")) << command[0] << ": " << result.err;
+  }
+}
+
 TEST(Main, ASeedIsNotNegative) {
   for (const std::vector<std::string>& command : {std::vector<std::string>{"generate", "--model", "m", "--prompt", "p"},
                                                   {"train", "--text", "t", "--out", "o"},
