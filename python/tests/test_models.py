@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 import qdelta  # noqa: E402
 from qdelta.models import GatedDeltaNetConfig, QDeltaConfig, QDeltaForCausalLM, RecurrentCache  # noqa: E402
 from recurrence_cases import DEVICES, RULES, gradient_errors, relative  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 devices = pytest.mark.parametrize("device", DEVICES)
@@ -282,6 +282,25 @@ def test_compiled_model_has_no_graph_break():
     loss = lambda x: model(x, labels=x, use_cache=False).loss  # noqa: E731
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     assert relative(compiled(ids()), loss(ids())) < 1e-5
+
+
+@pytest.mark.parametrize("rule", ["q_delta", "mamba"])
+def test_what_a_folder_lacks_gets_initial_values_and_nothing_else_does(rule, tmp_path):
+    model = make(rule=rule, state_size=8)
+    model.save_pretrained(tmp_path)
+    whole = load_file(tmp_path / "model.safetensors")
+    mixer = "attn" if rule == "q_delta" else "mixer"
+    names = {name.partition(f".{mixer}.")[2] for name in whole if f".{mixer}." in name}
+    constants = {"lamb_bias": -0.8, "D": 1, "conv1d.bias": 0, "dt_proj.bias": 0, "o_norm.weight": 1}
+    for name in sorted(names):
+        missing = {f"model.layers.{layer}.{mixer}.{name}" for layer in range(2)}
+        save_file({key: x for key, x in whole.items() if key not in missing}, tmp_path / "model.safetensors", {"format": "pt"})
+        found = dict(AutoModelForCausalLM.from_pretrained(tmp_path).named_parameters())
+        assert all(torch.equal(found[key], x) for key, x in whole.items() if key not in missing), name
+        for key in missing:
+            assert found[key].isfinite().all() and found[key].abs().max() < 20, key
+            assert name not in constants or (found[key] == constants[name]).all(), key
+            assert name != "A_log" or rule != "mamba" or torch.equal(found[key], whole[key])
 
 
 def test_configuration(tmp_path):

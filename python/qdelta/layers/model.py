@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ._parts import RMSNorm, check_extents
+from ._parts import RMSNorm, check_extents, is_loaded
 from .delta_net import MIXERS, RecurrentMixer
 from .mamba import Mamba
 
@@ -180,15 +180,15 @@ def initialize(model: nn.Module, deviation: float) -> None:
 
 def initialize_module(module: nn.Module, deviation: float) -> None:
     with torch.no_grad():
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            module.weight.normal_(0, deviation)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                module.bias.zero_()
-        elif isinstance(module, nn.Conv1d):
-            module.weight.normal_(0, deviation)
-            if module.bias is not None:
-                module.bias.zero_()
+        if isinstance(module, (nn.Linear, nn.Embedding, nn.Conv1d)):
+            if not is_loaded(module.weight):
+                module.weight.normal_(0, deviation)
+            bias = getattr(module, "bias", None)
+            if bias is not None and not is_loaded(bias):
+                bias.zero_()
         elif isinstance(module, RecurrentMixer):
             module.reset_gates()
-        elif isinstance(module, RMSNorm):
+        elif isinstance(module, Mamba):
+            module.reset_scan()
+        elif isinstance(module, RMSNorm) and not is_loaded(module.weight):
             module.weight.fill_(1)
