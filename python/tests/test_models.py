@@ -161,6 +161,60 @@ def test_cache_and_generation(name, device, tmp_path):
     assert beams.shape == (2, 24)
 
 
+GREEDY = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "max_new_tokens": 5}
+
+
+def read(model, *pieces, **options) -> RecurrentCache:
+    cache = RecurrentCache(2)
+    with torch.no_grad():
+        for piece in pieces:
+            model(piece, past_key_values=cache, **options)
+    return cache
+
+
+@pytest.mark.parametrize("name", ["q_delta", "mamba"])
+def test_generation_goes_on_from_a_cache(name):
+    model = make(**VARIANTS[name])
+    prompt = ids(tokens=25).clamp(min=1)  # 0 would be taken for padding
+    wanted = model.generate(prompt, **GREEDY)
+    after = lambda tokens: {"past_key_values": read(model, prompt[:, :tokens])}  # noqa: E731
+    assert torch.equal(model.generate(prompt, **after(20), **GREEDY), wanted)
+    assert torch.equal(model.generate(prompt, **after(24), **GREEDY), wanted)
+    # The new tokens alone, where the mask says how many there are in all.
+    rest = model.generate(prompt[:, 20:], attention_mask=torch.ones_like(prompt), **after(20), **GREEDY)
+    assert torch.equal(rest[:, 5:], wanted[:, 25:])
+    vectors = model.get_input_embeddings()(prompt)
+    assert torch.equal(model.generate(inputs_embeds=vectors, **after(20), **GREEDY), wanted[:, 25:])
+    for given, tokens in ((prompt, 25), (prompt[:, :10], 25), (prompt[:, 20:], 20)):
+        with pytest.raises(ValueError, match=f"^past_key_values has read {tokens} tokens"):
+            model.generate(given, **after(tokens), **GREEDY)
+    mask = torch.ones_like(prompt)
+    mask[1, 0] = 0  # or transformers leaves it out
+    with pytest.raises(ValueError, match="^past_key_values has read 10 of 25 tokens"):
+        model.generate(prompt[:, 20:], attention_mask=mask, **after(10), **GREEDY)
+    with pytest.raises(ValueError, match="cu_seqlens"):
+        model.generate(prompt[:1], cu_seqlens=torch.tensor([0, 10, 25]), **GREEDY)
+
+
+@pytest.mark.parametrize("name", ["q_delta", "mamba"])
+def test_a_prompt_is_read_in_chunks(name):
+    model = make(**VARIANTS[name])
+    prompt = ids(tokens=25).clamp(min=1)  # 0 would be taken for padding
+    mask = torch.ones_like(prompt)
+    mask[1, :9] = 0
+    for given in ({}, {"attention_mask": mask}):
+        new = model.generate(prompt, past_key_values=RecurrentCache(2), prefill_chunk_size=4, **given, **GREEDY)
+        assert torch.equal(new, model.generate(prompt, **given, **GREEDY))
+
+
+def test_what_generation_returns_beside_the_tokens():
+    options = {"return_dict_in_generate": True, "output_hidden_states": True, "output_logits": True}
+    found = make(rule="q_delta").generate(ids().clamp(min=1), **options, **GREEDY)
+    assert [len(found.logits), len(found.hidden_states)] == [5, 5]
+    assert [x.shape for x in found.hidden_states[0]] == 3 * [(2, 70, 32)]
+    assert [x.shape for x in found.hidden_states[4]] == 3 * [(2, 1, 32)]
+
+
 @devices
 @pytest.mark.parametrize("name", ["q_delta", "mamba"])
 def test_left_padding_and_packing(name, device):

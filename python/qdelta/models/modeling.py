@@ -76,18 +76,33 @@ class QDeltaForCausalLM(QDeltaPreTrainedModel, GenerationMixin):
     def prepare_inputs_for_generation(
         self, input_ids, past_key_values=None, attention_mask=None, inputs_embeds=None, use_cache=True, **kwargs
     ):
+        if kwargs.get("cu_seqlens") is not None:
+            raise ValueError("cu_seqlens is for forward: generate goes on from the end of each row, pad them on the left")
         inputs = {"past_key_values": past_key_values, "use_cache": use_cache}
+        inputs |= {name: kwargs[name] for name in ("logits_to_keep", "output_hidden_states") if name in kwargs}
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-        if inputs_embeds is not None and seen == 0:
-            inputs["inputs_embeds"] = inputs_embeds
-            length = inputs_embeds.shape[1]
+        if inputs_embeds is not None and seen < inputs_embeds.shape[1]:
+            inputs["inputs_embeds"] = inputs_embeds[:, seen:]
+            new = inputs_embeds.shape[1] - seen
         else:
-            inputs["input_ids"] = input_ids[:, seen:].contiguous() if seen < input_ids.shape[1] else input_ids[:, -1:]
-            length = inputs["input_ids"].shape[1]
-        inputs["attention_mask"] = None if attention_mask is None else attention_mask[:, -length:]
-        if "logits_to_keep" in kwargs:
-            inputs["logits_to_keep"] = kwargs["logits_to_keep"]
+            there = input_ids.shape[1]
+            new = self._new_tokens(there, seen, attention_mask, kwargs) if past_key_values is not None else there
+            if new < 1:
+                raise ValueError(f"past_key_values has read {seen} tokens, and of {seen + new} none are new: give all, and at least one more")
+            if new > there:
+                raise ValueError(f"past_key_values has read {seen} of {seen + new} tokens, but input_ids has only the last {there}")
+            inputs["input_ids"] = input_ids[:, there - new :].contiguous()
+        inputs["attention_mask"] = None if attention_mask is None else attention_mask[:, -new:]
         return inputs
+
+    @staticmethod
+    def _new_tokens(there: int, seen: int, attention_mask: Tensor | None, others: dict) -> int:
+        """How many of the ids that are there the cache has not read: transformers gives all of them, or the last ones alone."""
+        if attention_mask is not None:  # of everything, read and unread
+            return attention_mask.shape[1] - seen
+        if others.get("next_sequence_length") is not None:  # from transformers 5 on, which leaves out masks that hide nothing
+            return others["next_sequence_length"]
+        return there if "is_first_iteration" in others else there - seen
 
     def forward(
         self,
