@@ -215,6 +215,40 @@ def test_what_generation_returns_beside_the_tokens():
     assert [x.shape for x in found.hidden_states[4]] == 3 * [(2, 1, 32)]
 
 
+@pytest.mark.parametrize("name", ["q_delta", "mamba"])
+def test_padding_behind_tokens_that_were_read_is_refused(name):
+    model = make(**VARIANTS[name])
+    mask = torch.ones(2, 70, dtype=torch.long)
+    mask[1, :30] = 0
+    with torch.no_grad():
+        # Padding in several pieces is padding still.
+        cache = read(model, ids()[:, :20], attention_mask=mask[:, :20])
+        pieces = [model(ids()[:, b:e], attention_mask=mask[:, b:e], past_key_values=cache).logits for b, e in ((20, 40), (40, 70))]
+        whole = model(ids(), attention_mask=mask).logits
+        assert relative(torch.cat(pieces, 1)[1, 10:], whole[1, 30:]) < 1e-5
+        for given in (mask, torch.cat([torch.ones(2, 20, dtype=torch.long), mask], 1)):
+            with pytest.raises(ValueError, match="^attention_mask hides tokens after those that past_key_values"):
+                model(ids(), attention_mask=given, past_key_values=read(model, ids(tokens=20)))
+
+
+def test_rows_of_collators_that_pack():
+    """transformers' own, as its Trainer uses it: position_ids that begin again, and offsets where it is asked for them."""
+    model = make(rule="q_delta")
+    rows = [ids(1, tokens, seed=tokens)[0].tolist() for tokens in (16, 17, 30)]
+    losses = [model(torch.tensor([row]), labels=torch.tensor([row])).loss * (len(row) - 1) for row in rows]
+    wanted = sum(losses) / sum(len(row) - 1 for row in rows)
+    features = [{"input_ids": row} for row in rows]
+    batch = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_tensors="pt")(features)
+    assert abs(model(**batch).loss - wanted) < 1e-5 * wanted
+    with pytest.raises(ValueError, match="^position_ids begin again"):
+        model(**transformers.DataCollatorWithFlattening(return_tensors="pt")(features))
+    # Those of one sequence in a row say nothing new, padded or not.
+    mask = torch.ones(2, 70, dtype=torch.long)
+    mask[1, :30] = 0
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    assert torch.equal(model(ids(), attention_mask=mask, position_ids=positions).logits, model(ids(), attention_mask=mask).logits)
+
+
 @devices
 @pytest.mark.parametrize("name", ["q_delta", "mamba"])
 def test_left_padding_and_packing(name, device):
@@ -329,6 +363,35 @@ def test_wrong_arguments_are_named(name):
     ):
         with pytest.raises(ValueError, match=f"^{named}"):
             model(**options)
+
+
+@pytest.mark.parametrize("name", ["input_ids", "inputs_embeds", "attention_mask", "labels"])
+def test_what_is_no_tensor_is_named(name):
+    given = {} if name == "inputs_embeds" else {"input_ids": ids()}
+    with pytest.raises(TypeError, match=f"^{name} is list, expected a tensor"):
+        make(rule="q_delta")(**{**given, name: ids().tolist()})
+
+
+def test_defaults_are_those_of_the_configuration():
+    model = make(rule="q_delta")
+    assert isinstance(model(ids()).past_key_values, RecurrentCache) and model(ids()).hidden_states is None
+    model.config.use_cache, model.config.output_hidden_states = False, True
+    found = model(ids())
+    assert found.past_key_values is None and len(found.hidden_states) == 3
+    assert model(ids(), output_hidden_states=False).hidden_states is None
+    model.config.return_dict = False
+    assert [type(x) for x in model(ids())] == [torch.Tensor, tuple]
+    assert model(ids(), return_dict=True).logits is not None
+
+
+def test_shapes_without_values():
+    """As what estimates memory computes them."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        loss = make(rule="q_delta")(torch.zeros(2, 20, dtype=torch.long), torch.ones(2, 20), labels=torch.zeros(2, 20).long()).loss
+        loss.backward()
+    assert loss.shape == ()
 
 
 def test_compiled_model_has_no_graph_break():
