@@ -59,9 +59,10 @@ def mixer_of_layer(config, layer: int) -> str:
 def mlp_width(config) -> int:
     if not config.use_mlp:
         return 0
-    if config.intermediate_size:
-        return config.intermediate_size
-    return -(-int(config.hidden_size * config.hidden_ratio * 2 / 3) // 256) * 256
+    width = config.intermediate_size or -(-int(config.hidden_size * config.hidden_ratio * 2 / 3) // 256) * 256
+    if width < 1:
+        raise ValueError(f"intermediate_size or hidden_ratio give an MLP of width {width}: use_mlp=False leaves it out")
+    return width
 
 
 def make_mixer(config, layer: int) -> nn.Module:
@@ -118,7 +119,9 @@ class DeltaModel(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        check_extents(vocab_size=config.vocab_size, hidden_size=config.hidden_size)
+        check_extents(
+            vocab_size=config.vocab_size, hidden_size=config.hidden_size, num_hidden_layers=config.num_hidden_layers
+        )
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
