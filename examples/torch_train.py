@@ -17,6 +17,7 @@ import json
 import math
 import os
 import shutil
+import time
 
 import torch
 import torch.distributed as dist
@@ -142,6 +143,8 @@ def main() -> None:
         train(flags, device, dist.get_rank(), dist.get_world_size())
     finally:
         dist.destroy_process_group()
+        if not gpu:
+            time.sleep(0.1)  # gloo's threads let go of their last tensors: while Python ends they cannot, and abort the process
 
 
 if __name__ == "__main__":

@@ -285,7 +285,8 @@ class LanguageModel(_Handle):
     ):
         """Continues a text, or a list of ids, and returns the new text, or the new ids. A temperature of 0 takes the most
         likely token. A state is continued; every token but the last new one has been read into it. A text gets the
-        begin-of-text token where its tokenizer puts one, but not behind what a state has read already."""
+        begin-of-text token where its tokenizer puts one, but not behind what a state has read already, and ends before an
+        end-of-text token; ids need no tokenizer, and stop nowhere (stream() stops them)."""
         is_text = isinstance(prompt, str)
         begins = state is None or _checked("state", state).tokens == 0
         ids = self._ids("prompt", self.encode(prompt, add_special_tokens=begins) if is_text else prompt)

@@ -11,6 +11,8 @@ import os
 
 import numpy as np
 
+from ._library import whole_number
+
 _MAGIC = b"QDTOKENS"
 _HEADER = np.dtype(
     [
@@ -36,12 +38,15 @@ class TokenShards:
         index = os.path.join(folder, "shards.json")
         try:
             with open(index, encoding="utf-8") as file:
-                names = [shard["file"] for shard in json.load(file)["shards"]]
+                paths = [os.path.join(folder, shard["file"]) for shard in json.load(file)["shards"]]
         except FileNotFoundError:
             raise FileNotFoundError(f"{folder} has no shards.json: make shards with qdelta tokenize") from None
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{index} is no list of shards: {error}") from None
-        self._shards = [self._open(os.path.join(folder, name)) for name in names]
+        self._paths = [os.path.abspath(path) for path in paths]
+        self.vocab_size = 0
+        self._shards = [self._open(path) for path in self._paths]
+        self._last_order: tuple = (None, None)
         self._starts = np.cumsum([0, *[len(shard) for shard in self._shards]])
 
     def _open(self, path: str) -> np.ndarray:
@@ -56,6 +61,14 @@ class TokenShards:
             raise ValueError(f"{path} is cut off: {tokens} tokens do not fit into {size} bytes")
         self.vocab_size = int(header["vocab_size"])
         return np.memmap(path, dtype=f"<u{width}", mode="r", offset=_HEADER.itemsize, shape=(tokens,))
+
+    def __getstate__(self) -> dict:
+        """For other processes, which open the files themselves: they may be larger than memory."""
+        return {**self.__dict__, "_shards": None, "_last_order": (None, None)}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._shards = [self._open(path) for path in self._paths]
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -77,6 +90,11 @@ class TokenShards:
     def batch(self, step: int, batch: int, tokens: int, rank: int = 0, ranks: int = 1, seed: int = 0) -> np.ndarray:
         """[batch, tokens + 1]: the rows of one process at one step. Rows are consecutive pieces of `tokens` tokens, in an order
         that the seed shuffles anew for every pass; no two processes get the same."""
+        most = 2**63 - 1
+        for name, value in (("batch", batch), ("tokens", tokens), ("ranks", ranks)):
+            whole_number(name, value, 1, most)
+        for name, value, last in (("step", step, most), ("rank", rank, ranks - 1), ("seed", seed, most)):
+            whole_number(name, value, 0, last)
         pieces = (len(self) - 1) // tokens
         if pieces < 1:
             raise ValueError(f"{len(self)} tokens are too few for a sequence of {tokens}")
@@ -89,7 +107,8 @@ class TokenShards:
 
     def _order(self, pass_: int, pieces: int, seed: int) -> np.ndarray:
         key = (pass_, pieces, seed)
-        if getattr(self, "_order_key", None) != key:
-            self._order_key = key
-            self._order_value = np.random.default_rng([seed, pass_]).permutation(pieces)
-        return self._order_value
+        last, order = self._last_order  # one assignment: other threads may look
+        if last != key:
+            order = np.random.default_rng([seed, pass_]).permutation(pieces)
+            self._last_order = (key, order)
+        return order

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import pathlib
 import pickle
 import shutil
 import signal
@@ -337,6 +338,10 @@ for use in (lambda: qdelta.__version__, lambda: qdelta.LanguageModel.load("{tmp_
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(advice) == 4, done.stdout
+
+
+def test_type_checkers_read_the_annotations():
+    assert (pathlib.Path(qdelta.__file__).parent / "py.typed").is_file()
 
 
 def test_importing_the_package_needs_no_torch():

@@ -127,9 +127,12 @@ def test_a_fixed_lambda_is_float32_whatever_the_default_type():
 
 def test_models_name_wrong_arguments():
     options = {"vocab_size": 23, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 2, "head_dim": 16}
-    for name in ("vocab_size", "hidden_size", "num_heads", "head_dim"):
+    for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_heads", "head_dim"):
         with pytest.raises(ValueError, match=f"^{name} is 0"):
             layers.CausalLM(layers.ModelConfig(**{**options, name: 0}))
+    for no_width in ({"hidden_ratio": 0}, {"hidden_ratio": -1}, {"intermediate_size": -5}):
+        with pytest.raises(ValueError, match="^intermediate_size or hidden_ratio"):
+            layers.CausalLM(layers.ModelConfig(**options, **no_width))
     model = layers.CausalLM(layers.ModelConfig(**options))
     for B, T in ((2, 0), (0, 5)):
         assert model(torch.zeros(B, T, dtype=torch.long)).shape == (B, T, 23)

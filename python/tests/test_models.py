@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 import qdelta  # noqa: E402
 from qdelta.models import GatedDeltaNetConfig, QDeltaConfig, QDeltaForCausalLM, RecurrentCache  # noqa: E402
 from recurrence_cases import DEVICES, RULES, gradient_errors, relative  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 devices = pytest.mark.parametrize("device", DEVICES)
@@ -161,6 +161,94 @@ def test_cache_and_generation(name, device, tmp_path):
     assert beams.shape == (2, 24)
 
 
+GREEDY = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "max_new_tokens": 5}
+
+
+def read(model, *pieces, **options) -> RecurrentCache:
+    cache = RecurrentCache(2)
+    with torch.no_grad():
+        for piece in pieces:
+            model(piece, past_key_values=cache, **options)
+    return cache
+
+
+@pytest.mark.parametrize("name", ["q_delta", "mamba"])
+def test_generation_goes_on_from_a_cache(name):
+    model = make(**VARIANTS[name])
+    prompt = ids(tokens=25).clamp(min=1)  # 0 would be taken for padding
+    wanted = model.generate(prompt, **GREEDY)
+    after = lambda tokens: {"past_key_values": read(model, prompt[:, :tokens])}  # noqa: E731
+    assert torch.equal(model.generate(prompt, **after(20), **GREEDY), wanted)
+    assert torch.equal(model.generate(prompt, **after(24), **GREEDY), wanted)
+    # The new tokens alone, where the mask says how many there are in all.
+    rest = model.generate(prompt[:, 20:], attention_mask=torch.ones_like(prompt), **after(20), **GREEDY)
+    assert torch.equal(rest[:, 5:], wanted[:, 25:])
+    vectors = model.get_input_embeddings()(prompt)
+    assert torch.equal(model.generate(inputs_embeds=vectors, **after(20), **GREEDY), wanted[:, 25:])
+    for given, tokens in ((prompt, 25), (prompt[:, :10], 25), (prompt[:, 20:], 20)):
+        with pytest.raises(ValueError, match=f"^past_key_values has read {tokens} tokens"):
+            model.generate(given, **after(tokens), **GREEDY)
+    mask = torch.ones_like(prompt)
+    mask[1, 0] = 0  # or transformers leaves it out
+    with pytest.raises(ValueError, match="^past_key_values has read 10 of 25 tokens"):
+        model.generate(prompt[:, 20:], attention_mask=mask, **after(10), **GREEDY)
+    with pytest.raises(ValueError, match="cu_seqlens"):
+        model.generate(prompt[:1], cu_seqlens=torch.tensor([0, 10, 25]), **GREEDY)
+
+
+@pytest.mark.parametrize("name", ["q_delta", "mamba"])
+def test_a_prompt_is_read_in_chunks(name):
+    model = make(**VARIANTS[name])
+    prompt = ids(tokens=25).clamp(min=1)  # 0 would be taken for padding
+    mask = torch.ones_like(prompt)
+    mask[1, :9] = 0
+    for given in ({}, {"attention_mask": mask}):
+        new = model.generate(prompt, past_key_values=RecurrentCache(2), prefill_chunk_size=4, **given, **GREEDY)
+        assert torch.equal(new, model.generate(prompt, **given, **GREEDY))
+
+
+def test_what_generation_returns_beside_the_tokens():
+    options = {"return_dict_in_generate": True, "output_hidden_states": True, "output_logits": True}
+    found = make(rule="q_delta").generate(ids().clamp(min=1), **options, **GREEDY)
+    assert [len(found.logits), len(found.hidden_states)] == [5, 5]
+    assert [x.shape for x in found.hidden_states[0]] == 3 * [(2, 70, 32)]
+    assert [x.shape for x in found.hidden_states[4]] == 3 * [(2, 1, 32)]
+
+
+@pytest.mark.parametrize("name", ["q_delta", "mamba"])
+def test_padding_behind_tokens_that_were_read_is_refused(name):
+    model = make(**VARIANTS[name])
+    mask = torch.ones(2, 70, dtype=torch.long)
+    mask[1, :30] = 0
+    with torch.no_grad():
+        # Padding in several pieces is padding still.
+        cache = read(model, ids()[:, :20], attention_mask=mask[:, :20])
+        pieces = [model(ids()[:, b:e], attention_mask=mask[:, b:e], past_key_values=cache).logits for b, e in ((20, 40), (40, 70))]
+        whole = model(ids(), attention_mask=mask).logits
+        assert relative(torch.cat(pieces, 1)[1, 10:], whole[1, 30:]) < 1e-5
+        for given in (mask, torch.cat([torch.ones(2, 20, dtype=torch.long), mask], 1)):
+            with pytest.raises(ValueError, match="^attention_mask hides tokens after those that past_key_values"):
+                model(ids(), attention_mask=given, past_key_values=read(model, ids(tokens=20)))
+
+
+def test_rows_of_collators_that_pack():
+    """transformers' own, as its Trainer uses it: position_ids that begin again, and offsets where it is asked for them."""
+    model = make(rule="q_delta")
+    rows = [ids(1, tokens, seed=tokens)[0].tolist() for tokens in (16, 17, 30)]
+    losses = [model(torch.tensor([row]), labels=torch.tensor([row])).loss * (len(row) - 1) for row in rows]
+    wanted = sum(losses) / sum(len(row) - 1 for row in rows)
+    features = [{"input_ids": row} for row in rows]
+    batch = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_tensors="pt")(features)
+    assert abs(model(**batch).loss - wanted) < 1e-5 * wanted
+    with pytest.raises(ValueError, match="^position_ids begin again"):
+        model(**transformers.DataCollatorWithFlattening(return_tensors="pt")(features))
+    # Those of one sequence in a row say nothing new, padded or not.
+    mask = torch.ones(2, 70, dtype=torch.long)
+    mask[1, :30] = 0
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    assert torch.equal(model(ids(), attention_mask=mask, position_ids=positions).logits, model(ids(), attention_mask=mask).logits)
+
+
 @devices
 @pytest.mark.parametrize("name", ["q_delta", "mamba"])
 def test_left_padding_and_packing(name, device):
@@ -277,11 +365,59 @@ def test_wrong_arguments_are_named(name):
             model(**options)
 
 
+@pytest.mark.parametrize("name", ["input_ids", "inputs_embeds", "attention_mask", "labels"])
+def test_what_is_no_tensor_is_named(name):
+    given = {} if name == "inputs_embeds" else {"input_ids": ids()}
+    with pytest.raises(TypeError, match=f"^{name} is list, expected a tensor"):
+        make(rule="q_delta")(**{**given, name: ids().tolist()})
+
+
+def test_defaults_are_those_of_the_configuration():
+    model = make(rule="q_delta")
+    assert isinstance(model(ids()).past_key_values, RecurrentCache) and model(ids()).hidden_states is None
+    model.config.use_cache, model.config.output_hidden_states = False, True
+    found = model(ids())
+    assert found.past_key_values is None and len(found.hidden_states) == 3
+    assert model(ids(), output_hidden_states=False).hidden_states is None
+    model.config.return_dict = False
+    assert [type(x) for x in model(ids())] == [torch.Tensor, tuple]
+    assert model(ids(), return_dict=True).logits is not None
+
+
+def test_shapes_without_values():
+    """As what estimates memory computes them."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        loss = make(rule="q_delta")(torch.zeros(2, 20, dtype=torch.long), torch.ones(2, 20), labels=torch.zeros(2, 20).long()).loss
+        loss.backward()
+    assert loss.shape == ()
+
+
 def test_compiled_model_has_no_graph_break():
     model = make(rule="q_delta").train()
     loss = lambda x: model(x, labels=x, use_cache=False).loss  # noqa: E731
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     assert relative(compiled(ids()), loss(ids())) < 1e-5
+
+
+@pytest.mark.parametrize("rule", ["q_delta", "mamba"])
+def test_what_a_folder_lacks_gets_initial_values_and_nothing_else_does(rule, tmp_path):
+    model = make(rule=rule, state_size=8)
+    model.save_pretrained(tmp_path)
+    whole = load_file(tmp_path / "model.safetensors")
+    mixer = "attn" if rule == "q_delta" else "mixer"
+    names = {name.partition(f".{mixer}.")[2] for name in whole if f".{mixer}." in name}
+    constants = {"lamb_bias": -0.8, "D": 1, "conv1d.bias": 0, "dt_proj.bias": 0, "o_norm.weight": 1}
+    for name in sorted(names):
+        missing = {f"model.layers.{layer}.{mixer}.{name}" for layer in range(2)}
+        save_file({key: x for key, x in whole.items() if key not in missing}, tmp_path / "model.safetensors", {"format": "pt"})
+        found = dict(AutoModelForCausalLM.from_pretrained(tmp_path).named_parameters())
+        assert all(torch.equal(found[key], x) for key, x in whole.items() if key not in missing), name
+        for key in missing:
+            assert found[key].isfinite().all() and found[key].abs().max() < 20, key
+            assert name not in constants or (found[key] == constants[name]).all(), key
+            assert name != "A_log" or rule != "mamba" or torch.equal(found[key], whole[key])
 
 
 def test_configuration(tmp_path):

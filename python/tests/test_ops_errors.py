@@ -125,6 +125,11 @@ def test_options():
     for other in ("text", [0.5], torch.ones(2)):
         with pytest.raises(TypeError, match="^scale is "):
             call(inputs, scale=other)
+    learned = torch.tensor(0.5, requires_grad=True)
+    with pytest.raises(TypeError, match="^scale needs a gradient"):
+        call(inputs, scale=learned)
+    with torch.no_grad():
+        assert torch.equal(call(inputs, scale=learned)[0], call(inputs, scale=0.5)[0])
     with pytest.raises(ValueError, match="rule"):
         ops.recurrence("nonsense", inputs["q"], inputs["k"], inputs["v"])
     for name in ("beta", "lamb"):

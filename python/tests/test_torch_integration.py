@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 
 import pytest
@@ -445,6 +446,35 @@ def test_modes_around_a_known_call(device):
         with mode():
             q_delta(inputs)
         assert any("qdelta.recurrence" in name or "qdelta::recurrence" in name for name in called), mode
+
+
+@devices
+def test_selective_checkpointing_of_every_other_call(device):
+    """The policy is asked for the operator whether the call is known or not, and what is computed again is what was computed."""
+    from torch.utils import checkpoint
+
+    asked = []
+
+    def keep(context, function, *args, **kwargs):
+        asked.append((context.is_recompute, str(function)))
+        is_ours = function is torch.ops.qdelta.recurrence.default
+        return checkpoint.CheckpointPolicy.MUST_SAVE if is_ours else checkpoint.CheckpointPolicy.PREFER_RECOMPUTE
+
+    context_fn = functools.partial(checkpoint.create_selective_checkpoint_contexts, keep)
+    results = []
+    for selective in (False, True):
+        leaves = {name: x.requires_grad_() for name, x in make_inputs(device, T=77, V=24).items()}
+        v = leaves["v"]
+        for layer in range(6):
+            call = lambda v: q_delta({**leaves, "v": v})  # noqa: B023, E731
+            if selective and layer % 2 == 0:
+                v = checkpoint.checkpoint(call, v, use_reentrant=False, context_fn=context_fn)
+            else:
+                v = call(v)
+        v.sum().backward()
+        results.append([leaves[name].grad for name in NAMES])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    assert {name for _, name in asked} == {"qdelta.recurrence.default"}
 
 
 @devices

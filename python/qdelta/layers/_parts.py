@@ -28,6 +28,11 @@ class RMSNorm(nn.Module):
         return (normed * self.weight.float()).to(x.dtype)
 
 
+def is_loaded(parameter: Tensor) -> bool:
+    """Whether transformers has read it from a folder, and asks for initial values of what is missing beside it."""
+    return getattr(parameter, "_is_hf_initialized", False)
+
+
 def check_extents(**extents: int) -> None:
     for name, value in extents.items():
         if not isinstance(value, Integral):

@@ -18,7 +18,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..ops import recurrence
-from ._parts import RMSNorm, ShortConvolution, check_extents, check_hidden, check_no_state, check_offsets, check_state
+from ._parts import (
+    RMSNorm,
+    ShortConvolution,
+    check_extents,
+    check_hidden,
+    check_no_state,
+    check_offsets,
+    check_state,
+    is_loaded,
+)
 
 Tensor = torch.Tensor
 _GATES = {"swish": F.silu, "silu": F.silu, "sigmoid": torch.sigmoid}
@@ -68,6 +77,7 @@ class RecurrentMixer(nn.Module):
         self.factor = 2 if allow_neg_eigval else 1
         self.fixed_lambda = fixed_lambda
         self.constant_lamb_bias = None if lamb_bias is None else -lamb_bias
+        self.initial_lamb_bias = initial_lamb_bias
         key_width, value_width = num_heads * head_dim, self.num_v_heads * self.value_dim
         project = lambda width: nn.Linear(hidden_size, width, bias=False)  # noqa: E731
         self.q_proj, self.k_proj, self.v_proj = project(key_width), project(key_width), project(value_width)
@@ -84,7 +94,7 @@ class RecurrentMixer(nn.Module):
         if self.reads_lamb and fixed_lambda is None:
             self.lamb_proj = project(self.num_v_heads)
             if lamb_bias is None:
-                self.lamb_bias = nn.Parameter(torch.full((1,), -initial_lamb_bias))
+                self.lamb_bias = nn.Parameter(torch.zeros(1))
         convolution = lambda width: ShortConvolution(width, conv_size) if use_short_conv else None  # noqa: E731
         self.q_conv1d, self.k_conv1d = convolution(key_width), convolution(key_width)
         self.v_conv1d = convolution(value_width)
@@ -97,13 +107,15 @@ class RecurrentMixer(nn.Module):
 
     def reset_gates(self) -> None:
         """Initial values that are no plain normal distribution."""
-        if not self.decays:
-            return
         with torch.no_grad():
-            self.A_log.copy_(torch.empty_like(self.A_log).uniform_(1e-4, 16).log())
-            step = torch.exp(torch.rand_like(self.dt_bias) * (math.log(0.1) - math.log(0.001)) + math.log(0.001))
-            step = step.clamp(min=1e-4)
-            self.dt_bias.copy_(step + torch.log(-torch.expm1(-step)))
+            if self.decays and not is_loaded(self.A_log):
+                self.A_log.copy_(torch.empty_like(self.A_log).uniform_(1e-4, 16).log())
+            if self.decays and not is_loaded(self.dt_bias):
+                step = torch.exp(torch.rand_like(self.dt_bias) * (math.log(0.1) - math.log(0.001)) + math.log(0.001))
+                step = step.clamp(min=1e-4)
+                self.dt_bias.copy_(step + torch.log(-torch.expm1(-step)))
+            if "lamb_bias" in self._parameters and not is_loaded(self.lamb_bias):
+                self.lamb_bias.fill_(-self.initial_lamb_bias)
 
     def _fixed_log_decay(self, device) -> Tensor | None:
         """[num_v_heads], of a rule whose decay is not learned; None: no decay."""

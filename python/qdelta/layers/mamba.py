@@ -23,6 +23,7 @@ from ._parts import (
     check_offset_values,
     check_offsets,
     check_state,
+    is_loaded,
     positions_in_sequences,
 )
 
@@ -52,9 +53,18 @@ class Mamba(nn.Module):
         self.conv1d = ShortConvolution(self.inner, conv_size, bias=True)
         self.x_proj = nn.Linear(self.inner, self.dt_rank + 2 * state_size, bias=False)
         self.dt_proj = nn.Linear(self.dt_rank, self.inner)
-        self.A_log = nn.Parameter(torch.arange(1, state_size + 1.0).log().repeat(self.inner, 1))
-        self.D = nn.Parameter(torch.ones(self.inner))
+        self.A_log = nn.Parameter(torch.zeros(self.inner, state_size))
+        self.D = nn.Parameter(torch.zeros(self.inner))
         self.out_proj = nn.Linear(self.inner, hidden_size, bias=False)
+        self.reset_scan()
+
+    def reset_scan(self) -> None:
+        """Initial values that are no plain normal distribution."""
+        with torch.no_grad():
+            if not is_loaded(self.A_log):
+                self.A_log.copy_(torch.arange(1, self.state_size + 1.0, device=self.A_log.device).log().expand_as(self.A_log))
+            if not is_loaded(self.D):
+                self.D.fill_(1)
 
     def forward(
         self,

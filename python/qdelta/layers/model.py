@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ._parts import RMSNorm, check_extents
+from ._parts import RMSNorm, check_extents, is_loaded
 from .delta_net import MIXERS, RecurrentMixer
 from .mamba import Mamba
 
@@ -59,9 +59,10 @@ def mixer_of_layer(config, layer: int) -> str:
 def mlp_width(config) -> int:
     if not config.use_mlp:
         return 0
-    if config.intermediate_size:
-        return config.intermediate_size
-    return -(-int(config.hidden_size * config.hidden_ratio * 2 / 3) // 256) * 256
+    width = config.intermediate_size or -(-int(config.hidden_size * config.hidden_ratio * 2 / 3) // 256) * 256
+    if width < 1:
+        raise ValueError(f"intermediate_size or hidden_ratio give an MLP of width {width}: use_mlp=False leaves it out")
+    return width
 
 
 def make_mixer(config, layer: int) -> nn.Module:
@@ -118,7 +119,9 @@ class DeltaModel(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        check_extents(vocab_size=config.vocab_size, hidden_size=config.hidden_size)
+        check_extents(
+            vocab_size=config.vocab_size, hidden_size=config.hidden_size, num_hidden_layers=config.num_hidden_layers
+        )
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
@@ -180,15 +183,15 @@ def initialize(model: nn.Module, deviation: float) -> None:
 
 def initialize_module(module: nn.Module, deviation: float) -> None:
     with torch.no_grad():
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            module.weight.normal_(0, deviation)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                module.bias.zero_()
-        elif isinstance(module, nn.Conv1d):
-            module.weight.normal_(0, deviation)
-            if module.bias is not None:
-                module.bias.zero_()
+        if isinstance(module, (nn.Linear, nn.Embedding, nn.Conv1d)):
+            if not is_loaded(module.weight):
+                module.weight.normal_(0, deviation)
+            bias = getattr(module, "bias", None)
+            if bias is not None and not is_loaded(bias):
+                bias.zero_()
         elif isinstance(module, RecurrentMixer):
             module.reset_gates()
-        elif isinstance(module, RMSNorm):
+        elif isinstance(module, Mamba):
+            module.reset_scan()
+        elif isinstance(module, RMSNorm) and not is_loaded(module.weight):
             module.weight.fill_(1)

@@ -18,13 +18,14 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_batch = torch._C._functorch.is_legacy_batchedtensor  # of gradients; torch.func's own transforms are refused before
 _is_grad_enabled = torch.is_grad_enabled
 _is_function_mode_enabled = torch._C._is_torch_function_mode_enabled
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 _is_traced = torch._C._is_tracing  # by torch.jit.trace, which sees no more than what goes through the dispatcher
 
 
 def is_plain(tensors: tuple, cu_seqlens: Tensor | None) -> bool:
     """Whether nothing has to see the call but autograd: no tracing, no subclass of tensors, no mode, no transform, not even
     a tensor that a transform has left behind. Whatever is no dense tensor, or has its values elsewhere, is not plain either."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or _is_function_mode_enabled() or _is_traced():
+    if torch.compiler.is_compiling() or _dispatch_modes() > 0 or _is_function_mode_enabled() or _is_traced():
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return False
@@ -132,6 +133,8 @@ def like_the_last(rule: str, q, k, v, g, beta, lamb, initial_state, cu_seqlens) 
     except AttributeError:  # no tensor
         return None
     if not last.is_like(q, k, v, g, beta, lamb, initial_state, cu_seqlens) or _is_function_mode_enabled() or _is_traced():
+        return None
+    if _dispatch_modes() > 0:  # PyTorch's guard looks past those of selective checkpointing
         return None
     if last.autocast is not None and torch.get_autocast_dtype(last.autocast) != torch.bfloat16:
         return None

@@ -65,6 +65,8 @@ def recurrence(
         check_kind("initial_state", initial_state)
         initial_state = initial_state.transpose(-1, -2)
     if scale is not None:
+        if isinstance(scale, Tensor) and scale.requires_grad and torch.is_grad_enabled():
+            raise TypeError("scale needs a gradient, but is taken as a number: multiply the outputs by it instead")
         try:
             scale = float(scale)
         except (TypeError, ValueError):
