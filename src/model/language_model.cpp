@@ -458,7 +458,8 @@ double ModelRunner::loss_and_gradients(const ModelInput& input, std::span<const 
 CapturedGraph& ModelRunner::training_graph(const TrainingPass& pass) {
   auto& graph = plan_->training_graph;
   if (!graph || !graph->pass.is_same_work(pass)) {
-    graph.emplace(pass, CapturedGraph(device_, [this, pass] { forward_and_backward(pass, {}); }));
+    const auto work = [this, pass] { forward_and_backward(pass, {}); };
+    graph = ActivationPlan::TrainingGraph{.pass = pass, .captured = CapturedGraph(device_, work)};
   }
   return graph->captured;
 }
