@@ -20,7 +20,7 @@ std::string TokenText::bytes(std::int32_t id) const {
 }
 
 std::string TokenText::operator()(std::int32_t id) const {
-  const std::string text = bytes(id);
+  std::string text = bytes(id);
   if (!first_invalid_utf8(text)) return text;
   std::string bytes = "bytes:";
   for (const char c : text) {

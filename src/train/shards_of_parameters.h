@@ -25,7 +25,7 @@ struct ParameterShards {
   std::int64_t own = 0;  // floats of a rank's own arrays
 
   // With buckets of about `bucket_floats`.
-  ParameterShards(std::int64_t size, std::int64_t ranks, std::int64_t bucket_floats);
+  ParameterShards(std::int64_t size, std::int64_t rank_count, std::int64_t bucket_floats);
 };
 
 }  // namespace qdelta
