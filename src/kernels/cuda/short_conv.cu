@@ -1,140 +1,18 @@
 // y[t] = silu(u[t]),  u[t][c] = bias[c] + sum_j weight[c][j] x[t - W + 1 + j][c]
-//   backward:  du = dy silu'(u),   dx[t][c] = sum_j weight[c][j] du[t + W - 1 - j][c],   dweight[c][j] += sum_t du[t]
-//   x[...],   dbias += sum_t du[t]
-// A thread has N channels of a tile of tokens, one segment after the other: a segment is what the tile and one sequence
-// have in common. The last W inputs are in registers, in rings, where token t of the segment has place t % W, so that
-// none is moved; the next tokens are on their way. The tokens just before a tile (in the backward also those just after
-// it) are read twice. Single tokens with a state (decoding) have a kernel of their own.
+// and the states that it leaves; its backward is in short_conv_backward.cu.
 #include "kernels/cuda/evicted_inputs.cuh"
 #include "kernels/cuda/fused_layers.h"
 #include "kernels/cuda/gates.cuh"
-#include "kernels/cuda/kernel_launch.h"
-#include "kernels/cuda/layers.h"
 #include "kernels/cuda/overlapped_launch.cuh"
-#include "kernels/cuda/sequences.h"
+#include "kernels/cuda/short_conv.cuh"
 
 namespace qdelta::cuda {
 namespace {
 
-constexpr int kConvThreads = 128;
-// Channels of a thread in bfloat16; in float32 4.
-constexpr int kForwardChannels = 8;
-constexpr int kBackwardChannels = 4;
-// As registers allow; in the backward of float32 3.
-constexpr int kForwardBlocksPerSm = 4;
-constexpr int kBackwardBlocksPerSm = 4;
-// Tokens that are loaded ahead, and then worked on with constant places in the rings.
-template <int W>
-inline constexpr int kGroup = W < 4 ? 4 : W;
+using namespace conv;
 
-// A sequence's inputs before its first token: [pool][taps - 1][channels], oldest first.
-struct ConvStates {
-  Rows<RuntimeType> data;  // ld: between the rows of a state
-  const std::int64_t* slots;
-  std::int64_t pool, stride;
-
-  // Of sequence n; -1: it has no state.
-  __device__ std::int64_t slot_of(std::int64_t n) const {
-    if (data.data == nullptr) return -1;
-    const std::int64_t slot = slots == nullptr ? n : slots[n];
-    return slot < pool ? slot : -1;
-  }
-  // The offset of its state, or something negative.
-  __device__ std::int64_t of(std::int64_t n) const {
-    const std::int64_t slot = slot_of(n);
-    return slot >= 0 ? slot * stride : -1;
-  }
-};
-
-// What a block has: kConvThreads * N channels of a tile of tokens. Adjacent blocks have adjacent channels of the same
-// tokens, so that whole rows are read together.
-template <int N>
-struct Tile {
-  int index, begin, end;
-  std::int64_t channel;  // of the thread; may be beyond the last
-
-  __device__ Tile(std::int64_t channels, int rows, int tokens) {
-    constexpr int kChannels = kConvThreads * N;
-    const auto columns = static_cast<unsigned>((channels + kChannels - 1) / kChannels);
-    index = static_cast<int>(blockIdx.x / columns);
-    begin = index * tokens;
-    end = min(rows, begin + tokens);
-    channel = std::int64_t{blockIdx.x % columns} * kChannels + threadIdx.x * N;
-  }
-};
-
-// The weights of N channels. Where there are fewer taps than W, the oldest weights are zero.
-template <int W, int N>
-struct Weights {
-  float values[W][N];
-  float bias[N];
-
-  // bias_of may be null.
-  __device__ Weights(const float* weight, const float* bias_of, std::int64_t c, int taps) {
-    const bool vectors = W == 4 && taps == 4 && reinterpret_cast<std::uintptr_t>(weight) % 16 == 0;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      bias[i] = bias_of != nullptr ? bias_of[c + i] : 0.0F;
-      const float* of = weight + (c + i) * taps;
-      const float4 four = vectors ? *reinterpret_cast<const float4*>(of) : float4{};
-#pragma unroll
-      for (int j = 0; j < W; ++j) {
-        const int tap = j - (W - taps);
-        values[j][i] = vectors ? (&four.x)[j % 4] : tap >= 0 ? of[tap] : 0.0F;
-      }
-    }
-  }
-};
-
-// The last W values of N channels: that of token t is in place t % W.
-template <int W, int N>
-struct Ring {
-  float values[W][N];
-
-  __device__ void clear() {
-#pragma unroll
-    for (int j = 0; j < W; ++j) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) values[j][i] = 0.0F;
-    }
-  }
-  template <class Values>
-  __device__ void put(int t, const Values& of) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) values[t % W][i] = of[i];
-  }
-  // Of token t - (W - 1) + j.
-  [[nodiscard]] __device__ float get(int t, int j, int i) const { return values[(t + 1 + j) % W][i]; }
-
-  // The convolution at token t.
-  __device__ void convolve(const Weights<W, N>& weights, int t, float (&u)[N]) const {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      u[i] = weights.bias[i];
-#pragma unroll
-      for (int j = 0; j < W; ++j) u[i] = fmaf(weights.values[j][i], get(t, j, i), u[i]);
-    }
-  }
-  // The values before token t of a sequence that begins at `first`: inputs, a state, or zeros. That token will be in
-  // place 0.
-  template <class T>
-  __device__ void load(const Rows<T>& x, const ConvStates& states, std::int64_t state, int t, int first, std::int64_t c,
-                       int taps) {
-#pragma unroll
-    for (int j = 1; j < W; ++j) {
-      const int from = t - W + j;
-      const int row = from - first + taps - 1;  // of the state
-#pragma unroll
-      for (int i = 0; i < N; ++i) values[j][i] = 0.0F;
-      if (from >= first) {
-        put(j, x.template load<N>(from, c));
-      } else if (state >= 0 && row >= 0) {
-#pragma unroll
-        for (int i = 0; i < N; ++i) values[j][i] = states.data.get(state + row * states.data.ld + c + i);
-      }
-    }
-  }
-};
+constexpr int kForwardChannels = 8;     // of a thread in bfloat16; in float32 4
+constexpr int kForwardBlocksPerSm = 4;  // as registers allow
 
 template <class T>
 struct ConvForwardArgs {
@@ -329,179 +207,6 @@ __global__ __launch_bounds__(kConvThreads) void conv_undo_kernel(ConvStates stat
   left.move(evicted, -tokens);
 }
 
-template <class T>
-struct ConvBackwardArgs {
-  Rows<T> x, dy, dx;
-  const float *weight, *bias;
-  Sequences sequences;
-  ConvStates before;  // of the first sequence alone
-  Rows<RuntimeType> dbefore;
-  float* partials;       // [tiles][channels][taps]
-  float* bias_partials;  // [tiles][channels]
-  std::int64_t channels;
-  int rows, tile, taps;
-};
-
-// A thread's sums over the tokens of a tile: dweight and dbias of its channels.
-template <int W, int N>
-struct WeightSums {
-  float dw[W][N] = {};
-  float dbias[N] = {};
-
-  // Of token k, whose convolution has the gradient du.
-  __device__ void add(const float (&du)[N], const Ring<W, N>& x, int k) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) dbias[i] += du[i];
-#pragma unroll
-    for (int j = 0; j < W; ++j) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) dw[j][i] = fmaf(du[i], x.get(k, j, i), dw[j][i]);
-    }
-  }
-  template <class T>
-  __device__ void store(const ConvBackwardArgs<T>& a, int tile, std::int64_t c) const {
-    float* out = a.partials + (tile * a.channels + c) * a.taps;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (a.bias != nullptr) a.bias_partials[tile * a.channels + c + i] = dbias[i];
-      if (W == 4 && a.taps == 4) {
-        reinterpret_cast<float4*>(out)[i] = {dw[0][i], dw[1 % W][i], dw[2 % W][i], dw[3 % W][i]};
-        continue;
-      }
-#pragma unroll
-      for (int j = 0; j < W; ++j) {
-        const int to = j - (W - a.taps);
-        if (to >= 0) out[i * a.taps + to] = dw[j][i];
-      }
-    }
-  }
-};
-
-template <class T, int W, int N>
-__global__ __launch_bounds__(kConvThreads, std::is_same_v<T, bf16>
-                                               ? kBackwardBlocksPerSm
-                                               : 3) void conv_backward_kernel(ConvBackwardArgs<T> a) {
-  const Tile<N> tile(a.channels, a.rows, a.tile);
-  const std::int64_t c = tile.channel;
-  if (c >= a.channels) return;
-  const Weights<W, N> weights(a.weight, a.bias, c, a.taps);
-  Ring<W, N> x_ring;
-  Ring<W, N> du_ring;
-  WeightSums<W, N> sums;
-  int n = a.sequences.of(tile.begin);
-  for (int begin = tile.begin; begin < tile.end; ++n) {
-    const int sequence_end = a.sequences.end(n, a.rows);
-    const int end = min(tile.end, sequence_end);
-    if (end <= begin) continue;
-    x_ring.load(a.x, a.before, a.before.of(n), begin, a.sequences.begin(n), c, a.taps);
-    du_ring.clear();
-    Rows<T> x = a.x.from(begin, c);
-    Rows<T> dy = a.dy.from(begin, c);
-    Rows<T> dx = a.dx.from(begin, c);
-    const int length = end - begin;
-    // du of the segment, and of the W - 1 tokens after it, which dx needs; zero beyond the sequence.
-    const int inputs = min(sequence_end - begin, length + W - 1);
-    Pack<T, N> x_ahead[kGroup<W>];
-    Pack<T, N> dy_ahead[kGroup<W>];
-#pragma unroll
-    for (int k = 0; k < kGroup<W>; ++k) {
-      if (k >= inputs) continue;
-      x_ahead[k] = x.template load<N>(k, 0);
-      dy_ahead[k] = dy.template load<N>(k, 0);
-    }
-    const auto group = [&](int t0, auto whole) {  // as are the one before it and the next
-      x = x.from(kGroup<W>, 0);
-      dy = dy.from(kGroup<W>, 0);
-#pragma unroll
-      for (int k = 0; k < kGroup<W>; ++k) {
-        const int t = t0 + k;
-        float du[N] = {};
-        if (whole.value || t < inputs) {
-          x_ring.put(k, x_ahead[k]);
-          const Pack<T, N> dy_k = dy_ahead[k];
-          if (whole.value || t + kGroup<W> < inputs) {
-            x_ahead[k] = x.template load<N>(k, 0);
-            dy_ahead[k] = dy.template load<N>(k, 0);
-          }
-          float u[N];
-          x_ring.convolve(weights, k, u);
-#pragma unroll
-          for (int i = 0; i < N; ++i) du[i] = dy_k[i] * silu_derivative(u[i], sigmoid(u[i]));
-          if (whole.value || t < length) sums.add(du, x_ring, k);
-        }
-        du_ring.put(k, du);
-        // dx of the input W - 1 tokens back is complete.
-        const int done = t - (W - 1);
-        // Or of one of the rows before the first sequence; the oldest taps may be missing.
-        const int row_before = done + a.taps - 1;
-        const bool is_before =
-            !whole.value && done < 0 && begin == 0 && n == 0 && row_before >= 0 && a.dbefore.data != nullptr;
-        if (!whole.value && !is_before && (done < 0 || done >= length)) continue;
-        float sum[N] = {};
-#pragma unroll
-        for (int j = 0; j < W; ++j) {
-#pragma unroll
-          for (int i = 0; i < N; ++i) sum[i] = fmaf(weights.values[W - 1 - j][i], du_ring.get(k, j, i), sum[i]);
-        }
-        if (is_before) {
-          for (int i = 0; i < N; ++i) a.dbefore.set(row_before * a.dbefore.ld + c + i, sum[i]);
-        } else {
-          dx.template store<N>(k - (W - 1), 0, sum);
-        }
-      }
-      dx = dx.from(kGroup<W>, 0);
-    };
-    for (int t0 = 0; t0 < length + W - 1; t0 += kGroup<W>) {
-      if (t0 > 0 && t0 + 2 * kGroup<W> <= length) {
-        group(t0, std::true_type());
-      } else {
-        group(t0, std::false_type());
-      }
-    }
-    begin = end;
-  }
-  sums.store(a, tile.index, c);
-}
-
-// Calls body(element type, taps, channels of a thread); uncommon shapes have one channel a thread.
-template <int Wide, class Body>
-void dispatch_conv(DType dtype, std::int64_t taps, bool vectors, const Body& body) {
-  const auto with_access = [&](auto width) {
-    if constexpr (decltype(width)::value <= 4) {
-      if (vectors && dtype == DType::bf16) return body(TypeTag<bf16>(), width, std::integral_constant<int, Wide>());
-      if (vectors) return body(TypeTag<float>(), width, std::integral_constant<int, 4>());
-    }
-    body(TypeTag<RuntimeType>(), width, std::integral_constant<int, 1>());
-  };
-  if (taps == 1) return with_access(std::integral_constant<int, 1>());
-  if (taps <= 4) return with_access(std::integral_constant<int, 4>());
-  with_access(std::integral_constant<int, static_cast<int>(kMaxConvWidth)>());
-}
-
-void check_conv(const ConstTensorView& x, const ConstTensorView& weight, const ConstTensorView& bias,
-                std::span<const std::int64_t> offsets) {
-  check_matrix(x, "x");
-  check_matrix(weight, "weight");
-  require(weight.dtype == DType::f32 && weight.contiguous() && weight.extent(0) == x.extent(1),
-          "short_conv: weight {} {} does not fit x {}", name_of(weight.dtype), weight.shape.text(), x.shape.text());
-  require(weight.extent(1) >= 1 && weight.extent(1) <= kMaxConvWidth, "short_conv: {} taps, expected 1 to {}",
-          weight.extent(1), kMaxConvWidth);
-  if (bias) check_vector(bias, weight.extent(0), "bias");
-  require(!offsets.empty(), "short_conv: there are no offsets");
-  require(x.extent(0) < (std::int64_t{1} << 30), "short_conv: {} rows are too many for one launch", x.extent(0));
-}
-
-// The rows before the first sequence, or their gradients; float32.
-void check_before(const ConstTensorView& before, const ConstTensorView& weight, const char* name) {
-  check_matrix(before, {weight.extent(1) - 1, weight.extent(0)}, name);
-  require(before.dtype == DType::f32, "{} is {}, expected F32", name, name_of(before.dtype));
-}
-// A pool of one state, which the first sequence has.
-ConvStates states_before(const ConstTensorView& before) {
-  if (!before || before.extent(0) == 0) return {};
-  return {.data = as_rows<RuntimeType>(before), .slots = nullptr, .pool = 1, .stride = 0};
-}
-
 // What comes before the sequences: their states, the rows before the first one, or nothing.
 ConvStates states_of(const ShortConvForward& args) {
   const std::int64_t channels = args.weight.extent(0);
@@ -537,26 +242,15 @@ EvictedInputs evicted_inputs(const ConstTensorView& evicted, const ConstTensorVi
 // Tokens of a tile, at least. Where there are so few that this counts, as in short prompts, latency does, not the
 // overlap of W - 1 tokens.
 constexpr std::int64_t kMinTile = 4;
-constexpr std::int64_t kMinBackwardTile = 32;
 constexpr std::int64_t kShortSequence = 8;
 // Blocks of a launch over many tokens: as many as a large GPU runs at a time, or a multiple.
 constexpr std::int64_t kForwardBlocks = 528;
-constexpr std::int64_t kBackwardBlocks = 528;
 
 std::int64_t forward_tile(std::int64_t rows, std::int64_t channels) {
   const std::int64_t tiles =
       std::max<std::int64_t>(1, kForwardBlocks / ceil_div(channels, kConvThreads * kForwardChannels));
   return std::max(kMinTile, ceil_div(rows, tiles));
 }
-std::int64_t backward_tiles(std::int64_t rows, std::int64_t channels) {
-  const std::int64_t most =
-      std::max<std::int64_t>(1, kBackwardBlocks / ceil_div(channels, kConvThreads * kBackwardChannels));
-  return partial_count(rows, kMinBackwardTile, most);
-}
-
-}  // namespace
-
-namespace {
 
 // A few tokens with a state: a kernel of its own.
 bool is_step(const ShortConvForward& args) {
@@ -663,59 +357,6 @@ void short_conv_undo(const Context& context, const ShortConvUndo& args) {
   conv_undo_kernel<<<grid, kConvThreads, 0, context.stream()>>>(
       states, evicted, state.extent(2), static_cast<int>(state.extent(1)), static_cast<int>(args.tokens));
   check_launch("short_conv_undo");
-}
-
-void short_conv_backward(const Context& context, const ShortConvBackward& args, std::span<std::byte> workspace) {
-  check_conv(args.x, args.weight, args.bias, args.offsets);
-  check_matrix(args.dy, args.x.shape, "dy");
-  check_matrix(args.dx, args.x.shape, "dx");
-  check_same_type("short_conv", args.x, {args.dy, args.dx});
-  check_vector(args.dweight, args.weight.shape.elements(), "dweight");
-  if (args.bias) check_vector(args.dbias, args.weight.extent(0), "dbias");
-  if (args.before) {
-    check_before(args.before, args.weight, "before");
-    check_before(args.dbefore, args.weight, "dbefore");
-  }
-  check_workspace(workspace, short_conv_backward_workspace(args));
-  const std::int64_t rows = args.x.extent(0);
-  const std::int64_t channels = args.weight.extent(0);
-  const std::int64_t taps = args.weight.extent(1);
-  const auto sequences = static_cast<std::int64_t>(args.offsets.size()) - 1;
-  if (rows == 0 || channels == 0 || sequences == 0) return;
-  const std::int64_t tiles = backward_tiles(rows, channels);
-  auto* partials = reinterpret_cast<float*>(workspace.data());
-  float* bias_partials = partials + tiles * channels * taps;
-  const bool vectors = aligned(args.x.dtype == DType::bf16 ? kBackwardChannels : 4, {args.x, args.dy, args.dx});
-  dispatch_conv<kBackwardChannels>(args.x.dtype, taps, vectors, [&](auto type, auto width, auto access) {
-    using T = typename decltype(type)::type;
-    constexpr int W = decltype(width)::value;
-    constexpr int N = decltype(access)::value;
-    const ConvBackwardArgs<T> a{.x = as_rows<T>(args.x),
-                                .dy = as_rows<T>(args.dy),
-                                .dx = as_rows<T>(args.dx),
-                                .weight = floats(args.weight),
-                                .bias = floats(args.bias),
-                                .sequences = {args.offsets.data(), static_cast<int>(sequences)},
-                                .before = states_before(args.before),
-                                .dbefore = args.before ? as_rows<RuntimeType>(args.dbefore) : Rows<RuntimeType>(),
-                                .partials = partials,
-                                .bias_partials = bias_partials,
-                                .channels = channels,
-                                .rows = static_cast<int>(rows),
-                                .tile = static_cast<int>(ceil_div(rows, tiles)),
-                                .taps = static_cast<int>(taps)};
-    conv_backward_kernel<T, W, N>
-        <<<static_cast<unsigned>(tiles) * blocks_for(channels, kConvThreads * N), kConvThreads, 0, context.stream()>>>(
-            a);
-    check_launch("short_conv_backward");
-  });
-  add_partials(context, partials, tiles, channels * taps, floats(args.dweight));
-  if (args.bias) add_partials(context, bias_partials, tiles, channels, floats(args.dbias));
-}
-
-std::size_t short_conv_backward_workspace(const ShortConvBackward& args) {
-  const std::int64_t sums = args.weight.shape.elements() + (args.bias ? args.weight.extent(0) : 0);
-  return static_cast<std::size_t>(backward_tiles(args.x.extent(0), args.weight.extent(0)) * sums) * sizeof(float);
 }
 
 }  // namespace qdelta::cuda
